@@ -1,0 +1,131 @@
+"""What travels between server and client: named weights, tensors and numbers, and nothing else.
+
+A message turns into bytes (safetensors) and back exactly; untrusted bytes are parsed, never executed.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedpac.errors import MessageError
+
+Weights: TypeAlias = dict[str, Tensor]
+Part: TypeAlias = Weights | Tensor | float
+
+SEPARATOR = "/"  # parameter names of torch modules hold dots, never slashes
+
+
+class Message(Mapping[str, Part]):
+    """An immutable bag of named parts: a number, a tensor, or a set of weights.
+
+    >>> down = Message(w={"head.bias": torch.zeros(3)}, round=4)
+    >>> Message.from_bytes(down.to_bytes()) == down
+    True
+    """
+
+    def __init__(self, **parts: Part) -> None:
+        for name in parts:
+            if SEPARATOR in name:
+                raise MessageError(f"the message part '{name}' must not contain '{SEPARATOR}'")
+        self._parts: dict[str, Part] = {k: float(v) if isinstance(v, int) else v for k, v in parts.items()}
+
+    def __getitem__(self, name: str) -> Part:
+        try:
+            return self._parts[name]
+        except KeyError:
+            raise MessageError(
+                f"the message has no part '{name}'; it has: {', '.join(sorted(self._parts)) or 'nothing'}"
+            ) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def weights(self, name: str) -> Weights:
+        return self._typed(name, dict, "a set of weights")
+
+    def tensor(self, name: str) -> Tensor:
+        return self._typed(name, Tensor, "a tensor")
+
+    def number(self, name: str) -> float:
+        return self._typed(name, float, "a number")
+
+    def _typed(self, name: str, kind: type, what: str) -> Any:
+        part = self[name]
+        if not isinstance(part, kind):
+            raise MessageError(f"the message part '{name}' is a {type(part).__name__}, not {what}")
+        return part
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self.to_bytes() == other.to_bytes()
+
+    __hash__ = None  # type: ignore[assignment]  # tensors inside
+
+    def __repr__(self) -> str:
+        return f"Message({', '.join(sorted(self._parts))}; {self.nbytes:,} bytes)"
+
+    @property
+    def nbytes(self) -> int:
+        """The payload: bytes of all tensors, and 8 for each number. What a round costs is counted, not claimed."""
+        tensors, numbers = self._flat()
+        return sum(t.numel() * t.element_size() for t in tensors.values()) + 8 * len(numbers)
+
+    def _flat(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        tensors: dict[str, Tensor] = {}
+        numbers: dict[str, float] = {}
+        for name, part in self._parts.items():
+            if isinstance(part, Tensor):
+                tensors[name] = part
+            elif isinstance(part, dict):
+                tensors |= {f"{name}{SEPARATOR}{key}": value for key, value in part.items()}
+            else:
+                numbers[name] = part
+        return tensors, numbers
+
+    def to_bytes(self) -> bytes:
+        tensors, numbers = self._flat()
+        empty = [name for name, part in self._parts.items() if isinstance(part, dict) and not part]
+        metadata = {"numbers": json.dumps(numbers, sort_keys=True), "empty": json.dumps(empty)}
+        # clone() where tensors share memory: safetensors refuses aliases, and the receiver must not see them either
+        return save({k: t.detach().cpu().contiguous().clone() for k, t in sorted(tensors.items())}, metadata)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Message":
+        try:
+            tensors = load(data)
+            metadata = _metadata(data)
+            parts: dict[str, Part] = {k: float(v) for k, v in json.loads(metadata["numbers"]).items()}
+            parts |= {name: {} for name in json.loads(metadata["empty"])}
+        except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+            raise MessageError(
+                f"{len(data)} bytes are not a fedpac message ({error}); expected safetensors with the metadata "
+                "'numbers' and 'empty', as Message.to_bytes writes it"
+            ) from None
+        for key, value in tensors.items():
+            name, _, inner = key.partition(SEPARATOR)
+            if not inner:
+                parts[name] = value
+                continue
+            group = parts.setdefault(name, {})
+            if not isinstance(group, dict):
+                raise MessageError(f"the message part '{name}' is both a value and a set of weights")
+            group[inner] = value
+        return cls(**parts)
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file that load() has already found to be well formed."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    metadata: dict[str, str] = header["__metadata__"]
+    return metadata
