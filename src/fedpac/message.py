@@ -95,7 +95,8 @@ class Message(Mapping[str, Part]):
     def to_bytes(self) -> bytes:
         tensors, numbers = self._flat()
         empty = [name for name, part in self._parts.items() if isinstance(part, dict) and not part]
-        metadata = {"numbers": json.dumps(numbers, sort_keys=True), "empty": json.dumps(empty)}
+        # one key, since safetensors does not keep an order of several: equal messages are equal bytes
+        metadata = {"fedpac": json.dumps({"numbers": numbers, "empty": sorted(empty)}, sort_keys=True)}
         # clone() where tensors share memory: safetensors refuses aliases, and the receiver must not see them either
         return save({k: t.detach().cpu().contiguous().clone() for k, t in sorted(tensors.items())}, metadata)
 
@@ -104,12 +105,12 @@ class Message(Mapping[str, Part]):
         try:
             tensors = load(data)
             metadata = _metadata(data)
-            parts: dict[str, Part] = {k: float(v) for k, v in json.loads(metadata["numbers"]).items()}
-            parts |= {name: {} for name in json.loads(metadata["empty"])}
+            parts: dict[str, Part] = {k: float(v) for k, v in metadata["numbers"].items()}
+            parts |= {name: {} for name in metadata["empty"]}
         except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise MessageError(
                 f"{len(data)} bytes are not a fedpac message ({error}); expected safetensors with the metadata "
-                "'numbers' and 'empty', as Message.to_bytes writes it"
+                "'fedpac', as Message.to_bytes writes it"
             ) from None
         for key, value in tensors.items():
             name, _, inner = key.partition(SEPARATOR)
@@ -123,9 +124,9 @@ class Message(Mapping[str, Part]):
         return cls(**parts)
 
 
-def _metadata(data: bytes) -> dict[str, str]:
-    """The metadata of a safetensors file that load() has already found to be well formed."""
+def _metadata(data: bytes) -> dict[str, Any]:
+    """Our metadata in a safetensors file that load() has already found to be well formed."""
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
-    metadata: dict[str, str] = header["__metadata__"]
+    metadata: dict[str, Any] = json.loads(header["__metadata__"]["fedpac"])
     return metadata
