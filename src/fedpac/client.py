@@ -1,0 +1,57 @@
+"""One participant of the federation."""
+
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fedpac.data.clients import ClientData
+from fedpac.message import Weights
+from fedpac.models import copy_with, load_into
+from fedpac.randomness import torch_stream
+from fedpac.task import State, Task
+
+
+class Client:
+    """One participant, for the length of one visit: its data, its persistent state and its random streams.
+
+    It knows neither the other clients nor the server. Whatever must survive the visit is in `state`.
+    """
+
+    def __init__(self, id: int, data: ClientData, task: Task, model: nn.Module, round: int, state: State) -> None:
+        self.id = id
+        self.data = data
+        self.task = task
+        self.recipe = task.recipe
+        self.classes = task.classes
+        self.round = round
+        self.state = state
+        self.model = model  # lent for the visit; holds no state of this client
+        self.n = len(data.train)
+
+    @cached_property
+    def train_set(self) -> tuple[Tensor, Tensor]:
+        return self.data.train.tensors()
+
+    @cached_property
+    def test_set(self) -> tuple[Tensor, Tensor]:
+        return self.data.test.tensors()
+
+    @cached_property
+    def class_counts(self) -> Tensor:
+        return self.data.train.class_counts(self.classes)
+
+    def stream(self, purpose: str) -> torch.Generator:
+        return torch_stream(self.task.seed, purpose, self.id, self.round)
+
+    def lasting_stream(self, purpose: str) -> torch.Generator:
+        """A stream that is the same in every round: for choices a client makes once, such as a validation split."""
+        return torch_stream(self.task.seed, purpose, self.id)
+
+    def with_weights(self, weights: Weights) -> nn.Module:
+        """The lent network, holding these weights until the next call."""
+        return load_into(self.model, weights)
+
+    def own_model(self, weights: Weights) -> nn.Module:
+        """A network of its own with these weights, for predictors that need several."""
+        return copy_with(self.task.model, weights)

@@ -1,0 +1,56 @@
+"""The methods, one file each: adding a file with a `Method` that has a name is all it takes to add one."""
+
+import importlib
+import pkgutil
+from functools import cache
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedpac.errors import ConfigError, unknown
+from fedpac.methods.base import Method
+
+__all__ = ["Method", "find_method", "make_method", "methods"]
+
+
+@cache
+def methods() -> dict[str, type[Method]]:
+    """All methods of this folder by name."""
+    found: dict[str, type[Method]] = {}
+    for module in pkgutil.iter_modules(__path__):
+        for item in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
+            if isinstance(item, type) and issubclass(item, Method) and "name" in vars(item):
+                found[item.name] = item
+    return dict(sorted(found.items()))
+
+
+def find_method(name: str) -> type[Method]:
+    """The method of that name, or a class of the user's own given as 'package.module:Class'."""
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            item = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"method '{name}': {error}; expected 'package.module:Class' that Python can import") from None
+        if not (isinstance(item, type) and issubclass(item, Method)):
+            raise ConfigError(f"method '{name}' is not a subclass of fedpac.Method")
+        return item
+    if name not in methods():
+        raise ConfigError(unknown("method", name, methods()))
+    return methods()[name]
+
+
+def make_method(name: str, settings: dict[str, Any] | None = None) -> Method:
+    """The named method with these settings; a wrong key or value names itself and what is allowed."""
+    cls = find_method(name)
+    try:
+        return cls(**(settings or {}))
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(cls, problem) for problem in error.errors())) from None
+
+
+def _explain(cls: type[Method], problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"method {cls.name}: " + unknown("setting", key, cls.model_fields)
+    return f"method {cls.name}: {key} = {problem['input']!r}: {problem['msg'].lower()}"

@@ -1,0 +1,58 @@
+"""FedAvg (McMahan et al., AISTATS 2017), and the pattern of every method that shares a part of the model."""
+
+from typing import ClassVar
+
+from torch import nn
+
+from fedpac.client import Client
+from fedpac.message import Message, Weights
+from fedpac.methods.base import Method
+from fedpac.models import Section, section, without
+from fedpac.server import Server, average
+from fedpac.training import train
+
+
+class FedAvg(Method):
+    """One global model, the average of what the clients make of it.
+
+    w_i <- E epochs of SGD on F_i from w          w <- sum_i n_i / n  w_i
+    """
+
+    name = "fedavg"
+    title = "FedAvg"
+    family = "one global model"
+
+    shared: ClassVar[Section] = "all"  # the part of the model that travels; the rest stays with the client
+
+    def setup(self, server: Server) -> None:
+        server.state["w"] = section(server.task.initial, self.shared)
+
+    def send(self, server: Server, client: int) -> Message:
+        return Message(w=server.weights("w"))
+
+    def local(self, client: Client, down: Message) -> Message:
+        w = self.fit(client, self.assemble(client, down), down)
+        if self.shared != "all":
+            client.state["own"] = without(w, self.shared)
+        return Message(w=section(w, self.shared), n=client.n)
+
+    def fit(self, client: Client, w: Weights, down: Message) -> Weights:
+        """Local training of the whole model."""
+        return train(client, w)
+
+    def merge(self, server: Server, replies: dict[int, Message]) -> None:
+        server.state["w"] = average(
+            {i: up.weights("w") for i, up in replies.items()}, {i: up.number("n") for i, up in replies.items()}
+        )
+
+    def assemble(self, client: Client, down: Message) -> Weights:
+        """The whole model of a client: the shared part as received, its own part as it left it."""
+        own = client.state.get("own", without(client.task.initial, self.shared))
+        assert isinstance(own, dict)
+        return {**own, **down.weights("w")}
+
+    def received(self, client: Client, down: Message) -> nn.Module:
+        return client.with_weights(self.assemble(client, down))
+
+    def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
+        return client.with_weights(self.assemble(client, up))

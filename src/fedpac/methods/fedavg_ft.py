@@ -1,0 +1,33 @@
+"""FedAvg-FT: FedAvg whose clients fine-tune the global model before they use it."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+from torch import nn
+
+from fedpac.client import Client
+from fedpac.message import Message
+from fedpac.methods.base import Which
+from fedpac.methods.fedavg import FedAvg
+from fedpac.training import train
+
+
+class FedAvgFT(FedAvg):
+    """FedAvg, then every client fine-tunes a copy for prediction only; the copy never enters the average.
+
+    w <- FedAvg          v_i <- epochs of SGD on F_i from w
+    """
+
+    name = "fedavg-ft"
+    title = "FedAvg-FT"
+    family = "one global model"
+    reported: ClassVar[Which] = "personal"
+
+    depth: Annotated[Literal["all", "head"], Field(description="what is fine-tuned")] = "all"
+    epochs: Annotated[int | None, Field(ge=0, description="fine-tuning epochs; the recipe's E where not given")] = None
+    lr: Annotated[float | None, Field(gt=0, description="fine-tuning rate; the recipe's where not given")] = None
+
+    def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
+        # The same stream as local training: with its own defaults this is exactly FedAvg's local model.
+        tuned = train(client, down.weights("w"), part=self.depth, epochs=self.epochs, lr=self.lr)
+        return client.with_weights(tuned)

@@ -1,0 +1,25 @@
+"""Local-only: the baseline without any collaboration."""
+
+from typing import ClassVar
+
+from fedpac.message import Message
+from fedpac.methods.base import Which
+from fedpac.methods.fedavg import FedAvg
+from fedpac.models import Section
+from fedpac.server import Server
+
+
+class Local(FedAvg):
+    """Every client keeps training a model of its own; nothing is exchanged.
+
+    w_i <- E epochs of SGD on F_i from w_i
+    """
+
+    name = "local"
+    title = "Local-only"
+    family = "no collaboration"
+    reported: ClassVar[Which] = "personal"
+    shared: ClassVar[Section] = "none"
+
+    def merge(self, server: Server, replies: dict[int, Message]) -> None:
+        """There is nothing to merge."""

@@ -1,0 +1,123 @@
+"""The paper's two networks, and the one thing a user's own module must have: a `body` and a `head`."""
+
+import copy
+from typing import Literal, Protocol, TypeAlias, cast, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from fedpac.errors import ConfigError
+from fedpac.message import Weights
+from fedpac.randomness import stream_seed
+
+Section: TypeAlias = Literal["all", "body", "head", "none"]
+
+
+@runtime_checkable
+class BodyAndHead(Protocol):
+    """body: x -> features (n, d); head: features -> logits (n, K). Any torch module with the two works."""
+
+    body: nn.Module
+    head: nn.Module
+
+
+class Classifier(nn.Module):
+    """A body and a head, one after the other."""
+
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.head(self.body(x)))
+
+
+def conv_block(inputs: int, outputs: int, kernel: int, padding: int) -> list[nn.Module]:
+    # Pooling before the activation gives the same numbers (leaky ReLU is monotone) for a quarter of its work.
+    return [nn.Conv2d(inputs, outputs, kernel, padding=padding), nn.MaxPool2d(2), nn.LeakyReLU()]
+
+
+def paper_cnn(shape: tuple[int, ...], classes: int) -> Classifier:
+    """The CNN of the paper's appendix B for 28x28 grey or 32x32 colour images; features have d = 128.
+
+    >>> sum(p.numel() for p in paper_cnn((1, 28, 28), 10).parameters())
+    117066
+    >>> sum(p.numel() for p in paper_cnn((3, 32, 32), 10).parameters())
+    107690
+    """
+    if shape == (1, 28, 28):
+        blocks = [*conv_block(1, 16, 5, 0), *conv_block(16, 32, 5, 1)]
+        flat = 32 * 5 * 5
+    elif shape == (3, 32, 32):
+        blocks = [*conv_block(3, 16, 5, 0), *conv_block(16, 32, 5, 1), *conv_block(32, 64, 3, 1)]
+        flat = 64 * 3 * 3
+    else:
+        raise ConfigError(
+            f"the paper's networks take images of shape (1, 28, 28) or (3, 32, 32), not {shape}; "
+            "pass a module of your own with a body and a head"
+        )
+    body = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(flat, 128), nn.LeakyReLU())
+    return Classifier(body, nn.Linear(128, classes))
+
+
+def logistic_regression(shape: tuple[int, ...], classes: int) -> Classifier:
+    """A linear classifier on the raw input: the smallest model there is."""
+    inputs = int(torch.Size(shape).numel())
+    return Classifier(nn.Flatten(), nn.Linear(inputs, classes))
+
+
+MODELS = {"paper": paper_cnn, "logistic": logistic_regression}
+
+
+def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> Classifier:
+    """The named network, initialised from the run's own stream and not from torch's global one."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "init"))
+        return MODELS[name](shape, classes)
+
+
+def check_model(model: nn.Module) -> None:
+    if not isinstance(model, BodyAndHead):
+        raise ConfigError(
+            f"the model {type(model).__name__} needs two sub-modules: `body` (input -> features) and "
+            f"`head` (features -> logits); it has {', '.join(n for n, _ in model.named_children()) or 'none'}"
+        )
+    strangers = [n for n in model.state_dict() if not n.startswith(("body.", "head."))]
+    if strangers:
+        raise ConfigError(
+            f"all weights of the model {type(model).__name__} must belong to its body or its head; "
+            f"these do not: {', '.join(strangers)}"
+        )
+
+
+def weights_of(model: nn.Module) -> Weights:
+    """A copy of all parameters and buffers, by name."""
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def section(weights: Weights, part: Section) -> Weights:
+    """The named part of a model's weights."""
+    if part == "all":
+        return dict(weights)
+    return {name: tensor for name, tensor in weights.items() if name.startswith(f"{part}.")}
+
+
+def without(weights: Weights, part: Section) -> Weights:
+    """What is left of a model's weights when the named part is taken away."""
+    taken = section(weights, part)
+    return {name: tensor for name, tensor in weights.items() if name not in taken}
+
+
+def load_into(model: nn.Module, weights: Weights) -> nn.Module:
+    """Copy weights into a module, in place: its tensors stay where they are."""
+    with torch.no_grad():
+        own = model.state_dict()
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
+    return model
+
+
+def copy_with(model: nn.Module, weights: Weights) -> nn.Module:
+    """A copy of the module that holds these weights and shares nothing."""
+    return load_into(copy.deepcopy(model), weights)

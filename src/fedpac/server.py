@@ -1,0 +1,45 @@
+"""The shared side of a method: named tensors, and nothing of any client's data."""
+
+from collections.abc import Mapping
+
+import torch
+
+from fedpac.message import Weights
+from fedpac.randomness import torch_stream
+from fedpac.task import State, Task
+
+
+class Server:
+    """Holds a method's shared state. A method stores nothing on itself, so this is all there is to save."""
+
+    def __init__(self, task: Task, state: State | None = None) -> None:
+        self.task = task
+        self.state: State = state if state is not None else {}
+        self.round = 0
+
+    def stream(self, purpose: str) -> torch.Generator:
+        return torch_stream(self.task.seed, purpose, None, self.round)
+
+    def weights(self, name: str) -> Weights:
+        part = self.state[name]
+        assert isinstance(part, dict), f"server state '{name}' holds no weights"
+        return part
+
+
+def average(weights: Mapping[int, Weights], shares: Mapping[int, float]) -> Weights:
+    """sum_i share_i w_i / sum_i share_i, summed in client order.
+
+    Integer buffers (a batch counter) have no mean: the first client's value is kept.
+    """
+    total = sum(shares.values())
+    first = next(iter(weights.values()))
+    mean: Weights = {}
+    for name, tensor in first.items():
+        if not tensor.is_floating_point():
+            mean[name] = tensor.clone()
+            continue
+        sum_ = torch.zeros_like(tensor, dtype=torch.float64)
+        for client, w in weights.items():
+            sum_.add_(w[name], alpha=shares[client] / total)
+        mean[name] = sum_.to(tensor.dtype)
+    return mean

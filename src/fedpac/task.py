@@ -1,0 +1,38 @@
+"""The learning task that server and clients agree on before the first round."""
+
+from typing import Annotated, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+
+from fedpac.message import Part, Weights
+from fedpac.models import check_model, weights_of
+from fedpac.native import accelerate
+
+State: TypeAlias = dict[str, Part]
+
+
+class Recipe(BaseModel):
+    """How every client trains locally; the defaults are the paper's for Fashion-MNIST."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lr: Annotated[float, Field(gt=0, le=100, description="learning rate of local SGD")] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1, description="heavy-ball momentum, fresh every round")] = 0.5
+    weight_decay: Annotated[float, Field(ge=0, le=1, description="L2 decay of all trained weights")] = 5e-4
+    batch: Annotated[int, Field(ge=1, le=100_000, description="mini-batch size; the last, smaller one is used")] = 50
+    epochs: Annotated[int, Field(ge=1, le=10_000, description="E, local passes over the data each round")] = 5
+
+
+class Task:
+    """Network, classes, recipe, seed and size of the federation."""
+
+    def __init__(self, model: nn.Module, classes: int, recipe: Recipe, seed: int, clients: int, rounds: int) -> None:
+        check_model(model)
+        self.model = accelerate(model)
+        self.initial: Weights = weights_of(self.model)
+        self.classes = classes
+        self.recipe = recipe
+        self.seed = seed
+        self.clients = clients
+        self.rounds = rounds
