@@ -1,0 +1,118 @@
+"""The combination weights α of FedPAC: which classifiers a client should average (paper eq. quad and eq. quadrat).
+
+For client i the paper minimises its expected testing loss, bias plus variance, over the simplex:
+
+    R_i(α) = Σ_jj' α_j α_j' D_jj' + Σ_j α_j² V_j / n_j,      D_jj' = tr(Λ_i⁻¹ Σ_y (h_iy - h_jy)(h_iy - h_j'y)')
+
+Since Σ α = 1 this is |h_i - Σ_j α_j h_j|² + Σ_j α_j² v_j, with v = V / n and h over all classes as one long vector.
+With the Gram matrix G = H H' all clients share the Hessian G + diag(v), and G[i] is all that is client i's own.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpac.collaboration.simplex_qp import Array, solve_simplex_qps
+from fedpac.collaboration.statistics import FeatureStatistics, global_mean
+from fedpac.errors import ConfigError, DataError, TrainingError, unknown
+
+Covariance = Literal["identity", "pooled", "local"]
+COVARIANCES = ("identity", "pooled", "local")
+
+VARIANCE_FLOOR = 1e-9
+
+
+def combination_weights(
+    statistics: Sequence[FeatureStatistics],
+    covariance: Covariance = "identity",
+    centre: bool = False,
+    ridge: float = 1e-3,
+    cutoff: float = 1e-3,
+    start: Tensor | None = None,
+    clients: Sequence[int] | None = None,
+) -> Tensor:
+    """Row i of the result (m, m; float64) holds the weights of all classifiers in client i's own; rows sum to one.
+
+    Rows and columns follow the order of `statistics`, and nothing else.
+
+    covariance  the Λ of Theorem 1: 'identity' is the paper's algorithm (appendix A.5); 'pooled' takes the second moment
+                over all samples of all clients, 'local' each client's own, as in appendix A.3. The latter two need
+                statistics with the whole scatter; 'local' costs one Gram matrix per client.
+    centre      move the features so that their global mean is zero (Assumption 2).
+    ridge       Λ + ridge · tr(Λ)/d · I is inverted in place of Λ, which may be singular.
+    cutoff      weights below it become zero (the authors' 1e-3), but none above half the row's largest; 0 keeps all.
+    start       weights to start the search from, such as those of the last round.
+    clients     the clients' names in error messages; their positions, if not given.
+    """
+    if covariance not in COVARIANCES:
+        raise ConfigError(unknown("covariance", covariance, COVARIANCES))
+    _check(statistics, covariance, range(len(statistics)) if clients is None else clients)
+    if centre:
+        origin = global_mean(statistics)
+        statistics = [s.centred(origin) for s in statistics]
+    begin = np.eye(len(statistics)) if start is None else start.double().numpy()
+
+    if covariance == "local":
+        rows = []
+        for i, own in enumerate(statistics):
+            Q, C = quadratic_form([s.whitened(_regularised(own.second_moment, ridge)) for s in statistics])
+            rows.append(solve_simplex_qps(Q, C[i : i + 1], begin[i : i + 1]))
+        alpha = np.concatenate(rows)
+    else:
+        if covariance == "pooled":
+            total = torch.stack([s.n * s.second_moment for s in statistics]).sum(0) / sum(s.n for s in statistics)
+            moment = _regularised(total, ridge)
+            statistics = [s.whitened(moment) for s in statistics]
+        alpha = solve_simplex_qps(*quadratic_form(statistics), begin)
+    return torch.from_numpy(_without_small(alpha, cutoff))
+
+
+def quadratic_form(statistics: Sequence[FeatureStatistics]) -> tuple[Array, Array]:
+    """Q and C such that R_i(α) = α'Q α - 2 C[i]'α + a constant, on the simplex.
+
+    Two liberties with the numbers. H is taken relative to its mean over the clients: only differences of h matter, and
+    G would drown them in what all clients share. And v_j is at least 1e-9 |h_j|²: a client with one sample has V = 0,
+    and among several such clients that agree every split would be optimal; this makes it the even one.
+    """
+    H = torch.stack([s.h.flatten() for s in statistics]).numpy()
+    v = np.array([s.V / s.n for s in statistics])
+    v = np.maximum(v, VARIANCE_FLOOR * np.square(H).sum(1))
+    H = H - H.mean(0)
+    G = H @ H.T
+    return G + np.diag(v), G
+
+
+def _regularised(second_moment: Tensor, ridge: float) -> Tensor:
+    d = len(second_moment)
+    level = float(second_moment.trace()) / d or 1.0  # features that are all zero: any scale will do
+    return second_moment + ridge * level * torch.eye(d, dtype=torch.float64)
+
+
+def _without_small(alpha: Array, cutoff: float) -> Array:
+    limit = np.minimum(cutoff, 0.5 * alpha.max(axis=1, keepdims=True))
+    kept = np.where(alpha < limit, 0.0, alpha)
+    return np.asarray(kept / kept.sum(axis=1, keepdims=True))
+
+
+def _check(statistics: Sequence[FeatureStatistics], covariance: str, clients: Sequence[int]) -> None:
+    if not statistics:
+        raise DataError("combination weights need the statistics of at least one client")
+    shape = statistics[0].means.shape
+    for client, s in zip(clients, statistics, strict=True):
+        if s.means.shape != shape:
+            raise DataError(
+                f"client {client} has class means of shape {tuple(s.means.shape)}, but client {clients[0]} "
+                f"{tuple(shape)}: classes and feature dimension must agree"
+            )
+        if not all(bool(t.isfinite().all()) for t in s.to_tensors().values()):
+            raise TrainingError(f"the feature statistics of client {client} are not finite: its features diverged")
+        if s.n <= 0:
+            raise DataError(f"client {client} has no samples")
+        if covariance != "identity" and s.scatter.ndim == 0:
+            raise DataError(
+                f"covariance '{covariance}' needs second moments, which client {client} did not send: "
+                "ask for feature_statistics(..., covariance=True)"
+            )
