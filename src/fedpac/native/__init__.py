@@ -1,0 +1,23 @@
+"""The native speed path: C++ kernels built on first use, with plain torch as the fallback.
+
+Importing this package neither compiles nor imports torch; both wait until they are needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fedpac.native.build import available, library, reason
+
+if TYPE_CHECKING:
+    from fedpac.native.ops import FusedConvPool, accelerate, conv_pool_act
+
+__all__ = ["FusedConvPool", "accelerate", "available", "conv_pool_act", "library", "reason"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from fedpac.native import ops
+
+        return getattr(ops, name)
+    raise AttributeError(name)

@@ -1,0 +1,126 @@
+"""Builds the native library with the system compiler on first use, and loads it.
+
+The library is kept in a per-user cache under a name that is a hash of all that went into it, so a change of source,
+flags or compiler builds a new one and nothing ever needs to be cleaned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+FLAGS = ("-O3", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fno-math-errno")
+# a source whose name ends so is compiled for that instruction set; the caller must ask the processor first
+VARIANTS = {
+    "_avx2": ("-mavx2", "-mfma"),
+    "_avx512": ("-mavx2", "-mfma", "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq"),
+}
+
+_log = logging.getLogger("fedpac.native")
+
+
+class BuildError(Exception):
+    """The native library cannot be had on this machine."""
+
+
+def library() -> ctypes.CDLL | None:
+    """The native library, built if need be, or None (see `reason`)."""
+    return _state()[0]
+
+
+def available() -> bool:
+    """Whether the native library can be used."""
+    return library() is not None
+
+
+def reason() -> str:
+    """Why the native library cannot be used; empty if it can."""
+    return _state()[1]
+
+
+@functools.cache
+def _state() -> tuple[ctypes.CDLL | None, str]:
+    # cached, so a process tries once and complains once
+    try:
+        if os.environ.get("FEDPAC_NATIVE", "1") == "0":
+            raise BuildError("switched off by FEDPAC_NATIVE=0")
+        return ctypes.CDLL(str(_build())), ""
+    except (BuildError, OSError) as error:
+        _log.warning("native kernels unavailable, plain torch is used and is slower: %s", error)
+        return None, str(error)
+
+
+def cache_folder() -> Path:
+    """Where built libraries are kept: $FEDPAC_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("FEDPAC_CACHE")
+    if chosen:
+        return Path(chosen) / "native"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedpac" / "native"
+
+
+def _compiler() -> list[str]:
+    chosen = os.environ.get("CXX")
+    if chosen:
+        return shlex.split(chosen)
+    for name in ("c++", "g++", "clang++"):
+        if shutil.which(name):
+            return [name]
+    raise BuildError("no C++ compiler found (c++, g++ or clang++; or set CXX)")
+
+
+def _run(command: list[str]) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    except OSError as error:
+        raise BuildError(f"cannot run {command[0]!r}: {error}") from error
+
+
+def _finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate()
+    if process.returncode != 0:
+        raise BuildError(f"the compiler failed ({process.returncode}): {output.strip()[-2000:]}")
+    return output
+
+
+def _flags(source: Path) -> tuple[str, ...]:
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        for ending, extra in VARIANTS.items():
+            if source.stem.endswith(ending):
+                return FLAGS + extra
+    return FLAGS
+
+
+def _build() -> Path:
+    compiler = _compiler()
+    sources = sorted(FOLDER.glob("*.cpp"))
+    digest = hashlib.sha256(_finish(_run([*compiler, "--version"])).encode())
+    for file in [*sources, *sorted(FOLDER.glob("*.h"))]:
+        digest.update(repr((file.name, compiler, _flags(file), platform.machine())).encode() + file.read_bytes())
+    target = cache_folder() / f"{digest.hexdigest()[:32]}.so"
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        objects = [f"{scratch}/{source.stem}.o" for source in sources]
+        jobs = [
+            _run([*compiler, *_flags(source), "-c", str(source), "-o", out])
+            for source, out in zip(sources, objects, strict=True)
+        ]
+        outcomes = [job.communicate()[0] for job in jobs]  # all must end before the folder goes
+        for job, output in zip(jobs, outcomes, strict=True):
+            if job.returncode != 0:
+                raise BuildError(f"the compiler failed ({job.returncode}): {output.strip()[-2000:]}")
+        _finish(_run([*compiler, "-shared", *objects, "-o", f"{scratch}/library.so"]))
+        # the rename is atomic: who builds at the same time replaces the file with an equal one
+        os.replace(f"{scratch}/library.so", target)
+    return target

@@ -1,0 +1,395 @@
+// Fused conv2d + bias + 2x2 max-pool + leaky ReLU, and its pool-sparse backward pass.
+//
+// A max-pool passes the gradient of each window to one of its four positions, so the backward pass of a pooled
+// convolution needs a quarter of the dense operations. The forward pass therefore records, per pooled output, one
+// byte: bits 0-1 say which position of the window won (row-major), bit 2 whether the activation passes the gradient.
+//
+// Inside, everything is channels-last (NHWC): the forward pass vectorises over output channels, the backward pass over
+// the contiguous (kernel column, input channel) run of a kernel row.
+//
+// The file is compiled once per instruction set: VECTOR_BYTES is the vector size and ENTRY(name) names the exported
+// functions. All else has internal linkage, so that no instruction set's code can stand in for another's; for the same
+// reason nothing of the standard library that is a template or inline is used here.
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+namespace {
+
+using index_t = int64_t;
+
+template <class T> struct Simd;
+template <> struct Simd<float> {
+    typedef float vec __attribute__((vector_size(VECTOR_BYTES)));
+    typedef int32_t mask __attribute__((vector_size(VECTOR_BYTES)));
+};
+template <> struct Simd<double> {
+    typedef double vec __attribute__((vector_size(VECTOR_BYTES)));
+    typedef int64_t mask __attribute__((vector_size(VECTOR_BYTES)));
+};
+template <class T> using Vec = typename Simd<T>::vec;
+template <class T> using Mask = typename Simd<T>::mask;
+template <class T> constexpr index_t WIDTH = VECTOR_BYTES / sizeof(T);
+
+template <class T> inline Vec<T> load(const T* p) {
+    Vec<T> v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+template <class T> inline void store(T* p, Vec<T> v) { memcpy(p, &v, sizeof v); }
+
+inline index_t divide_up(index_t a, index_t b) { return (a + b - 1) / b; }
+inline index_t smaller(index_t a, index_t b) { return a < b ? a : b; }
+
+// Zeroed, cache-line aligned memory; null when there is none.
+template <class T> struct Buffer {
+    T* data;
+    explicit Buffer(index_t count) {
+        const size_t bytes = divide_up(count * index_t(sizeof(T)) + 1, 64) * 64;
+        data = static_cast<T*>(aligned_alloc(64, bytes));
+        if (data) memset(data, 0, bytes);
+    }
+    ~Buffer() { free(data); }
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+};
+
+}  // namespace
+
+// The problem, as the caller describes it. Strides count elements, in the order n, c, h, w.
+struct ConvPoolShape {
+    index_t batch, in_channels, height, width, out_channels, kernel, padding;
+};
+
+namespace {
+
+struct Geometry : ConvPoolShape {
+    index_t padded_height, padded_width, pooled_height, pooled_width, row, taps;
+    explicit Geometry(const ConvPoolShape& s) : ConvPoolShape(s) {
+        padded_height = height + 2 * padding;
+        padded_width = width + 2 * padding;
+        pooled_height = (padded_height - kernel + 1) / 2;
+        pooled_width = (padded_width - kernel + 1) / 2;
+        row = padded_width * in_channels;  // elements of one row of the padded image
+        taps = kernel * in_channels;       // elements of one kernel row, contiguous in the padded image
+    }
+    index_t windows() const { return pooled_height * pooled_width; }
+};
+
+// One image of any strides into the interior of a zero-padded channels-last image.
+template <class T> void pack_image(const Geometry& s, const T* x, const index_t* stride, T* out) {
+    const index_t channels = s.in_channels;
+    const bool channels_last = (channels == 1 || stride[1] == 1) && stride[3] == channels;
+    for (index_t i = 0; i < s.height; ++i) {
+        T* to = out + (i + s.padding) * s.row + s.padding * channels;
+        const T* from = x + i * stride[2];
+        if (channels_last) {
+            memcpy(to, from, s.width * channels * sizeof(T));
+            continue;
+        }
+        for (index_t c = 0; c < channels; ++c)
+            for (index_t j = 0; j < s.width; ++j) to[j * channels + c] = from[c * stride[1] + j * stride[3]];
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------- forward
+
+constexpr int COLUMNS = 6;  // 6 positions x 2 channel vectors: 12 sums, 2 weights and 1 input fill 15 of 16 registers
+constexpr int PANEL = 2;
+
+// COLS neighbouring outputs of one convolution row for VECS vectors of channels.
+template <class T, int COLS, int VECS>
+void conv_block(const Geometry& s, const T* x, const T* weight, const T* bias, T* out, index_t out_stride) {
+    Vec<T> sum[COLS][VECS];
+    for (int c = 0; c < COLS; ++c)
+        for (int v = 0; v < VECS; ++v) sum[c][v] = load(bias + v * WIDTH<T>);
+    for (index_t i = 0; i < s.kernel; ++i, x += s.row)
+        for (index_t t = 0; t < s.taps; ++t, weight += VECS * WIDTH<T>) {
+            Vec<T> w[VECS];
+            for (int v = 0; v < VECS; ++v) w[v] = load(weight + v * WIDTH<T>);
+            for (int c = 0; c < COLS; ++c)
+                for (int v = 0; v < VECS; ++v) sum[c][v] += x[c * s.in_channels + t] * w[v];
+        }
+    for (int c = 0; c < COLS; ++c)
+        for (int v = 0; v < VECS; ++v) store(out + c * out_stride + v * WIDTH<T>, sum[c][v]);
+}
+
+template <class T, int COLS>
+void conv_columns(const Geometry& s, index_t cols, index_t vecs, const T* x, const T* weight, const T* bias, T* out,
+                  index_t out_stride) {
+    if constexpr (COLS > 1)
+        if (cols < COLS) return conv_columns<T, COLS - 1>(s, cols, vecs, x, weight, bias, out, out_stride);
+    if (vecs == PANEL) conv_block<T, COLS, PANEL>(s, x, weight, bias, out, out_stride);
+    else conv_block<T, COLS, 1>(s, x, weight, bias, out, out_stride);
+}
+
+// Max-pool and activation of two convolution rows. torch's rules: the first of equal values wins, and a NaN wins over
+// all that came before it.
+template <class T>
+void pool_rows(const Geometry& s, const T* top, const T* bottom, index_t stride, T slope, T* y, uint8_t* code) {
+    for (index_t j = 0; j < s.pooled_width; ++j, top += 2 * stride, bottom += 2 * stride)
+        for (index_t c = 0; c < s.out_channels; c += WIDTH<T>) {
+            const Vec<T> rest[3] = {load(top + stride + c), load(bottom + c), load(bottom + stride + c)};
+            Vec<T> best = load(top + c);
+            Mask<T> bits = {};
+            for (int k = 0; k < 3; ++k) {
+                const Mask<T> wins = (rest[k] > best) | (rest[k] != rest[k]);
+                best = wins ? rest[k] : best;
+                bits = wins ? Mask<T>{} + (k + 1) : bits;
+            }
+            // at a NaN torch's ReLU passes the gradient, its leaky ReLU does not; ReLU sends -inf to 0, not to -inf * 0
+            const Mask<T> positive = best > T(0);
+            const Mask<T> passes = slope == T(0) ? ~(best <= T(0)) : positive;
+            const Vec<T> scaled = slope == T(0) ? (best != best ? best : Vec<T>{}) : best * slope;
+            const Vec<T> act = positive ? best : scaled;
+            bits |= passes & 4;
+            const index_t lanes = smaller(WIDTH<T>, s.out_channels - c);
+            T* to = y + j * s.out_channels + c;
+            uint8_t* mark = code + j * s.out_channels + c;
+            if (lanes == WIDTH<T>) store(to, act);
+            else memcpy(to, &act, lanes * sizeof(T));
+            for (index_t l = 0; l < lanes; ++l) mark[l] = uint8_t(bits[l]);
+        }
+}
+
+template <class T>
+int forward(const ConvPoolShape* shape, const T* x, const index_t* stride, const T* weight, const T* bias, double slope,
+            T* y, uint8_t* code) {
+    const Geometry s(*shape);
+    const index_t vectors = divide_up(s.out_channels, WIDTH<T>), channels = vectors * WIDTH<T>;
+    const index_t depth = s.kernel * s.taps, cols = 2 * s.pooled_width;
+    Buffer<T> image(s.padded_height * s.row), packed(depth * channels), start(channels), rows(2 * cols * channels);
+    if (!image.data || !packed.data || !start.data || !rows.data) return 1;
+
+    // weights as [panel][kernel row][kernel column][input channel][channel within the panel]
+    const index_t area = s.kernel * s.kernel;
+    for (index_t o = 0; o < s.out_channels; ++o) {
+        const index_t first = o / (PANEL * WIDTH<T>) * PANEL * WIDTH<T>;
+        const index_t lanes = smaller(PANEL * WIDTH<T>, channels - first);
+        T* to = packed.data + first * depth + (o - first);
+        for (index_t c = 0; c < s.in_channels; ++c)
+            for (index_t k = 0; k < area; ++k)
+                to[(k * s.in_channels + c) * lanes] = weight[(o * s.in_channels + c) * area + k];
+        if (bias) start.data[o] = bias[o];
+    }
+
+    const index_t blocks = divide_up(cols, COLUMNS);
+    for (index_t n = 0; n < s.batch; ++n) {
+        pack_image(s, x + n * stride[0], stride, image.data);
+        for (index_t i = 0; i < s.pooled_height; ++i) {
+            for (index_t v = 0; v < vectors; v += PANEL)
+                for (index_t r = 0; r < 2; ++r)
+                    for (index_t b = 0; b < blocks; ++b) {
+                        const index_t from = b * cols / blocks, to = (b + 1) * cols / blocks;
+                        conv_columns<T, COLUMNS>(s, to - from, smaller(PANEL, vectors - v),
+                                                 image.data + (2 * i + r) * s.row + from * s.in_channels,
+                                                 packed.data + v * WIDTH<T> * depth, start.data + v * WIDTH<T>,
+                                                 rows.data + (r * cols + from) * channels + v * WIDTH<T>, channels);
+                    }
+            const index_t at = (n * s.pooled_height + i) * s.pooled_width * s.out_channels;
+            pool_rows(s, rows.data, rows.data + cols * channels, channels, T(slope), y + at, code + at);
+        }
+    }
+    return 0;
+}
+
+// --------------------------------------------------------------------------------------------------- backward
+
+constexpr int SUMS = 12;  // accumulators that leave registers for the operands
+
+// dW of one output channel: ROWS kernel rows by VECS vectors, summed over the winning positions of one image.
+template <class T, int ROWS, int VECS>
+void weight_block(const T* image, index_t row, const T* grad, const int32_t* place, index_t windows, index_t step,
+                  T* dw, index_t dw_row) {
+    Vec<T> sum[ROWS][VECS] = {};
+    for (index_t i = 0; i < windows; ++i, grad += step, place += step) {
+        const T* x = image + *place;
+        for (int r = 0; r < ROWS; ++r)
+            for (int v = 0; v < VECS; ++v) sum[r][v] += *grad * load(x + r * row + v * WIDTH<T>);
+    }
+    for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < VECS; ++v) {
+            T* to = dw + r * dw_row + v * WIDTH<T>;
+            store(to, load(to) + sum[r][v]);
+        }
+}
+
+// All kernel rows of one output channel: together if they are short, else row by row in even chunks.
+template <class T, int K, int VECS>
+void weight_rows(index_t vecs, index_t rows, const T* image, index_t row, const T* grad, const int32_t* place,
+                 index_t windows, index_t step, T* dw, index_t dw_row) {
+    if constexpr (VECS > 1)
+        if (vecs < VECS)
+            return weight_rows<T, K, VECS - 1>(vecs, rows, image, row, grad, place, windows, step, dw, dw_row);
+    if constexpr (K * VECS <= SUMS)
+        if (rows == K) return weight_block<T, K, VECS>(image, row, grad, place, windows, step, dw, dw_row);
+    weight_block<T, 1, VECS>(image, row, grad, place, windows, step, dw, dw_row);
+}
+
+template <class T, int K>
+void weight_gradient(const Geometry& s, const T* image, const T* grad, const int32_t* place, T* dw) {
+    const index_t vecs = divide_up(s.taps, WIDTH<T>), chunks = divide_up(vecs, SUMS);
+    const index_t rows = K * vecs <= SUMS ? K : 1, dw_row = vecs * WIDTH<T>;
+    for (index_t o = 0; o < s.out_channels; ++o)
+        for (index_t r = 0; r < K; r += rows)
+            for (index_t b = 0; b < chunks; ++b) {
+                const index_t from = b * vecs / chunks, to = (b + 1) * vecs / chunks;
+                weight_rows<T, K, SUMS>(to - from, rows, image + r * s.row + from * WIDTH<T>, s.row, grad + o,
+                                        place + o, s.windows(), s.out_channels,
+                                        dw + (o * K + r) * dw_row + from * WIDTH<T>, dw_row);
+            }
+}
+
+// One output channel's share in a window's input gradient: its gradient and where its weights start.
+template <class T> struct Share {
+    T grad;
+    int32_t weight;
+};
+
+// One row of the (K + 1) x (K + 1) inputs that a window can reach. The winner's column (0 or 1) is no branch: the
+// kernel rows are stored with a zero pixel on either side, and the share starts one pixel earlier or later.
+template <class T, int K, int VECS>
+void input_block(const Share<T>* share, index_t count, const T* weight, T* dx, index_t pixel) {
+    Vec<T> sum[K + 1][VECS];
+    for (int j = 0; j <= K; ++j)
+        for (int v = 0; v < VECS; ++v) sum[j][v] = load(dx + j * pixel + v * WIDTH<T>);
+    for (index_t i = 0; i < count; ++i) {
+        const T* w = weight + share[i].weight;
+        for (int j = 0; j <= K; ++j)
+            for (int v = 0; v < VECS; ++v) sum[j][v] += share[i].grad * load(w + (j * VECS + v) * WIDTH<T>);
+    }
+    for (int j = 0; j <= K; ++j)
+        for (int v = 0; v < VECS; ++v) store(dx + j * pixel + v * WIDTH<T>, sum[j][v]);
+}
+
+// Weights for the input gradient, for VECS vectors of input channels: [output channel][kernel row][zero, columns].
+template <class T, int K, int VECS> struct InputWeights {
+    static constexpr index_t pixel = VECS * WIDTH<T>, row = (K + 1) * pixel, channel = K * row;
+    static index_t size(const Geometry& s) { return s.out_channels * channel + pixel; }
+
+    static void pack(const Geometry& s, const T* weight, index_t first, T* out) {
+        const index_t lanes = smaller(pixel, s.in_channels - first);
+        for (index_t o = 0; o < s.out_channels; ++o)
+            for (index_t c = 0; c < lanes; ++c)
+                for (index_t i = 0; i < K; ++i)
+                    for (index_t j = 0; j < K; ++j)
+                        out[o * channel + i * row + (j + 1) * pixel + c] =
+                            weight[((o * s.in_channels + first + c) * K + i) * K + j];
+    }
+
+    // The shares of each window, winners in the upper row first; the number of those goes to `upper`.
+    static void shares(const Geometry& s, const T* grad, const uint8_t* code, Share<T>* out, int32_t* upper) {
+        for (index_t p = 0; p < s.windows(); ++p, grad += s.out_channels, code += s.out_channels) {
+            Share<T>*front = out + p * s.out_channels, *back = front + s.out_channels - 1;
+            upper[p] = 0;
+            for (index_t o = 0; o < s.out_channels; ++o) {
+                const int32_t lower = code[o] >> 1 & 1, right = code[o] & 1;
+                const Share<T> share = {grad[o], int32_t(o * channel + (1 - right) * pixel - lower * row)};
+                *front = share;  // written to both ends, kept at one: no branch to mispredict
+                *back = share;
+                front += 1 - lower;
+                back -= lower;
+                upper[p] += 1 - lower;
+            }
+        }
+    }
+
+    // Adds one image's gradient to the padded image dx, whose pixels are `stride` apart.
+    static void gradient(const Geometry& s, const T* weight, const Share<T>* share, const int32_t* upper, T* dx,
+                         index_t stride) {
+        for (index_t r = 0; r <= K; ++r)
+            for (index_t p = 0; p < s.windows(); ++p) {
+                const index_t i = p / s.pooled_width, j = p % s.pooled_width;
+                const index_t from = r == K ? upper[p] : 0, to = r == 0 ? upper[p] : s.out_channels;
+                input_block<T, K, VECS>(share + p * s.out_channels + from, to - from, weight + r * row,
+                                        dx + ((2 * i + r) * s.padded_width + 2 * j) * stride, stride);
+            }
+    }
+};
+
+template <class T, int K, int VECS>
+int backward(const Geometry& s, const T* x, const index_t* stride, const T* weight, const T* grad,
+             const index_t* grad_stride, const uint8_t* code, T slope, T* dx, T* dw, T* db) {
+    using Weights = InputWeights<T, K, VECS>;
+    const index_t entries = s.windows() * s.out_channels, dw_row = divide_up(s.taps, WIDTH<T>) * WIDTH<T>;
+    const index_t groups = dx ? divide_up(s.in_channels, Weights::pixel) : 0, pixel = groups * Weights::pixel;
+    Buffer<T> image(s.padded_height * s.row + WIDTH<T>), dense(entries), dw_sum(dw ? s.out_channels * K * dw_row : 0);
+    Buffer<int32_t> place(entries), upper(s.windows());
+    Buffer<T> packed(groups * Weights::size(s)), dx_sum(s.padded_height * s.padded_width * pixel);
+    Buffer<Share<T>> share(dx ? entries : 0);
+    if (!image.data || !dense.data || !dw_sum.data || !place.data || !upper.data || !packed.data || !dx_sum.data ||
+        !share.data)
+        return 1;
+    for (index_t g = 0; g < groups; ++g)
+        Weights::pack(s, weight, g * Weights::pixel, packed.data + g * Weights::size(s));
+    if (db) memset(db, 0, s.out_channels * sizeof(T));
+
+    for (index_t n = 0; n < s.batch; ++n, code += entries) {
+        // the gradient before the activation, channels-last, and the winners' places in the padded image
+        for (index_t i = 0; i < s.pooled_height; ++i)
+            for (index_t j = 0; j < s.pooled_width; ++j) {
+                const index_t at = (i * s.pooled_width + j) * s.out_channels;
+                const T* from = grad + n * grad_stride[0] + i * grad_stride[2] + j * grad_stride[3];
+                const int32_t corner = int32_t(2 * i * s.row + 2 * j * s.in_channels);
+                for (index_t o = 0; o < s.out_channels; ++o) {
+                    const int32_t mark = code[at + o];
+                    const T g = from[o * grad_stride[1]];
+                    dense.data[at + o] = mark & 4 ? g : g * slope;
+                    place.data[at + o] =
+                        corner + (mark >> 1 & 1) * int32_t(s.row) + (mark & 1) * int32_t(s.in_channels);
+                }
+            }
+        if (db)
+            for (index_t p = 0; p < s.windows(); ++p)
+                for (index_t o = 0; o < s.out_channels; ++o) db[o] += dense.data[p * s.out_channels + o];
+        if (dw) {
+            pack_image(s, x + n * stride[0], stride, image.data);
+            weight_gradient<T, K>(s, image.data, dense.data, place.data, dw_sum.data);
+        }
+        if (dx) {
+            memset(dx_sum.data, 0, s.padded_height * s.padded_width * pixel * sizeof(T));
+            Weights::shares(s, dense.data, code, share.data, upper.data);
+            for (index_t g = 0; g < groups; ++g)
+                Weights::gradient(s, packed.data + g * Weights::size(s), share.data, upper.data,
+                                  dx_sum.data + g * Weights::pixel, pixel);
+            T* to = dx + n * s.height * s.width * s.in_channels;
+            for (index_t i = 0; i < s.height; ++i)
+                for (index_t j = 0; j < s.width; ++j, to += s.in_channels)
+                    memcpy(to, dx_sum.data + ((i + s.padding) * s.padded_width + j + s.padding) * pixel,
+                           s.in_channels * sizeof(T));
+        }
+    }
+    if (dw)
+        for (index_t o = 0; o < s.out_channels; ++o)
+            for (index_t c = 0; c < s.in_channels; ++c)
+                for (index_t i = 0; i < K; ++i)
+                    for (index_t j = 0; j < K; ++j)
+                        *dw++ = dw_sum.data[(o * K + i) * dw_row + j * s.in_channels + c];
+    return 0;
+}
+
+template <class T, class... Args> int backward_any(const ConvPoolShape* shape, Args... args) {
+    const Geometry s(*shape);
+    const bool narrow = s.in_channels <= WIDTH<T>;
+    if (s.kernel == 3) return narrow ? backward<T, 3, 1>(s, args...) : backward<T, 3, 2>(s, args...);
+    if (s.kernel == 5) return narrow ? backward<T, 5, 1>(s, args...) : backward<T, 5, 2>(s, args...);
+    return 2;
+}
+
+}  // namespace
+
+// y and code are dense NHWC; weight and dw dense (out, in, k, k); dx dense NHWC. bias, dx, dw and db may be null.
+// All return 0, 1 (no memory) or 2 (no such kernel size).
+#define EXPORT(T, suffix)                                                                                              \
+    extern "C" int ENTRY(forward_##suffix)(const ConvPoolShape* shape, const T* x, const index_t* stride,              \
+                                           const T* weight, const T* bias, double slope, T* y, uint8_t* code) {        \
+        return forward<T>(shape, x, stride, weight, bias, slope, y, code);                                             \
+    }                                                                                                                  \
+    extern "C" int ENTRY(backward_##suffix)(const ConvPoolShape* shape, const T* x, const index_t* stride,             \
+                                            const T* weight, const T* grad, const index_t* grad_stride,                \
+                                            const uint8_t* code, double slope, T* dx, T* dw, T* db) {                  \
+        return backward_any<T>(shape, x, stride, weight, grad, grad_stride, code, T(slope), dx, dw, db);               \
+    }
+EXPORT(float, f32)
+EXPORT(double, f64)

@@ -1,0 +1,253 @@
+"""The fused convolution block as a torch operator and as a module.
+
+`fedpac::conv_pool_act` is conv2d + bias + 2x2 max-pool + leaky ReLU. Since leaky ReLU with a slope >= 0 is monotone, it
+commutes with the pool, so the operator stands for both usual orders of the two.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedpac.native.build import library
+
+KERNELS = (3, 5)
+_SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
+
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+def conv_pool_act(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, negative_slope: float) -> Tensor:
+    """leaky_relu(max_pool2d(conv2d(x, weight, bias, padding=padding), 2), negative_slope); slope 0 is ReLU.
+
+    The native kernel returns channels-last memory and takes any strides; what it does not support goes to torch.
+    """
+    if not negative_slope >= 0:
+        raise ValueError(f"negative_slope must be >= 0 for the activation to commute with the pool: {negative_slope}")
+    if _supported(x, weight, bias, padding):
+        y: Tensor = torch.ops.fedpac.conv_pool_act_forward(x, weight, bias, padding, negative_slope)[0]
+        return y
+    return _composed(x, weight, bias, padding, negative_slope)
+
+
+def _composed(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, negative_slope: float) -> Tensor:
+    # the pool goes first: it leaves a quarter of the values to activate
+    pooled = F.max_pool2d(F.conv2d(x, weight, bias, padding=padding), 2)
+    return F.leaky_relu(pooled, negative_slope) if negative_slope else F.relu(pooled)
+
+
+def _supported(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> bool:
+    if not (
+        x.dtype in _SUFFIX
+        and x.device.type == weight.device.type == "cpu"
+        and x.dtype == weight.dtype
+        and (bias is None or (bias.dtype == x.dtype and bias.device.type == "cpu"))
+        and x.dim() == weight.dim() == 4
+        and x.shape[1] == weight.shape[1]
+        and weight.shape[2] == weight.shape[3]
+        and weight.shape[2] in KERNELS
+        and padding >= 0
+    ):
+        return False
+    height, width = _pooled(x, weight, padding)
+    return height > 0 and width > 0 and library() is not None
+
+
+def _pooled(x: Tensor, weight: Tensor, padding: int) -> tuple[int, int]:
+    shrink = 2 * padding - weight.shape[2] + 1
+    return (x.shape[2] + shrink) // 2, (x.shape[3] + shrink) // 2
+
+
+@functools.cache
+def _entry(name: str, dtype: torch.dtype) -> Callable[..., int]:
+    native = library()
+    assert native is not None
+    native.fedpac_instruction_set.restype = ctypes.c_char_p
+    function = native[f"fedpac_conv_pool_{name}_{_SUFFIX[dtype]}_{native.fedpac_instruction_set().decode()}"]
+    pointer = ctypes.c_void_p
+    function.argtypes = {
+        "forward": [pointer] * 5 + [ctypes.c_double] + [pointer] * 2,
+        "backward": [pointer] * 7 + [ctypes.c_double] + [pointer] * 3,
+    }[name]
+    return function
+
+
+def _call(name: str, dtype: torch.dtype, *arguments: Any) -> None:
+    if _entry(name, dtype)(*arguments) != 0:
+        raise MemoryError("no memory for the native convolution")
+
+
+def _shape(x: Tensor, weight: Tensor, padding: int) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * 7)(*x.shape, weight.shape[0], weight.shape[2], padding)
+
+
+def _strides(x: Tensor) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * 4)(*x.stride())
+
+
+def _pointer(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
+
+
+def _empty_outputs(x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+    height, width = _pooled(x, weight, padding)
+    y = x.new_empty((x.shape[0], height, width, weight.shape[0]))
+    return y.permute(0, 3, 1, 2), torch.empty_like(y, dtype=torch.uint8)
+
+
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, negative_slope: float
+) -> tuple[Tensor, Tensor]:
+    y, code = _empty_outputs(x, weight, padding)
+    weight = weight.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    _call(
+        "forward", x.dtype, _shape(x, weight, padding), x.data_ptr(), _strides(x), weight.data_ptr(), _pointer(bias),
+        negative_slope, y.data_ptr(), code.data_ptr(),
+    )  # fmt: skip
+    return y, code
+
+
+def _empty_gradients(x: Tensor, weight: Tensor, needed: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+    batch, channels, height, width = x.shape
+    dx = x.new_empty((batch, height, width, channels) if needed[0] else (0, 0, 0, 0)).permute(0, 3, 1, 2)
+    return dx, weight.new_empty(weight.shape if needed[1] else 0), weight.new_empty(weight.shape[0] if needed[2] else 0)
+
+
+def _backward(
+    grad: Tensor, x: Tensor, weight: Tensor, code: Tensor, padding: int, negative_slope: float, needed: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    gradients = _empty_gradients(x, weight, needed)
+    weight = weight.contiguous()
+    _call(
+        "backward", x.dtype, _shape(x, weight, padding), x.data_ptr(), _strides(x), weight.data_ptr(), grad.data_ptr(),
+        _strides(grad), code.data_ptr(), negative_slope,
+        *(g.data_ptr() if n else None for g, n in zip(gradients, needed, strict=True)),
+    )  # fmt: skip
+    return gradients
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, _, ctx.padding, ctx.negative_slope = inputs
+    ctx.save_for_backward(x, weight, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    x, weight, code = ctx.saved_tensors
+    needed = list(ctx.needs_input_grad[:3])
+    gradients = torch.ops.fedpac.conv_pool_act_backward(grad, x, weight, code, ctx.padding, ctx.negative_slope, needed)
+    return *(g if n else None for g, n in zip(gradients, needed, strict=True)), None, None
+
+
+_operators: Any = torch.library.Library("fedpac", "FRAGMENT")  # type: ignore[no-untyped-call]
+_arguments = "Tensor x, Tensor weight, Tensor? bias, int padding, float negative_slope"
+_operators.define(f"conv_pool_act({_arguments}) -> Tensor")
+_operators.define(f"conv_pool_act_forward({_arguments}) -> (Tensor, Tensor)")
+_operators.define(
+    "conv_pool_act_backward(Tensor grad, Tensor x, Tensor weight, Tensor code, int padding, float negative_slope, "
+    "bool[3] needed) -> (Tensor, Tensor, Tensor)"
+)
+_operators.impl("conv_pool_act", conv_pool_act, "CompositeImplicitAutograd")
+_operators.impl("conv_pool_act_forward", _forward, "CPU")
+_operators.impl("conv_pool_act_backward", _backward, "CPU")
+torch.library.register_fake(
+    "fedpac::conv_pool_act_forward",
+    lambda x, weight, bias, padding, slope: _empty_outputs(x, weight, padding),
+    lib=_operators,
+)
+torch.library.register_fake(
+    "fedpac::conv_pool_act_backward",
+    lambda grad, x, weight, code, padding, slope, needed: _empty_gradients(x, weight, needed),
+    lib=_operators,
+)
+torch.library.register_autograd("fedpac::conv_pool_act_forward", _differentiate, setup_context=_save, lib=_operators)
+
+
+class FusedConvPool(nn.Conv2d):
+    """A Conv2d followed by a 2x2 max-pool and a leaky ReLU (slope 0: ReLU), with the parameters of the Conv2d."""
+
+    def __init__(self, *args: Any, negative_slope: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.negative_slope = negative_slope
+        if not _fusible(self):
+            raise ValueError(f"only a plain convolution with kernel size in {KERNELS} can be fused: {self}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = self.padding[0]
+        assert isinstance(padding, int)
+        return conv_pool_act(x, self.weight, self.bias, padding, self.negative_slope)
+
+    def extra_repr(self) -> str:
+        plain: str = super().extra_repr()  # type: ignore[no-untyped-call]
+        return f"{plain}, pool=2, negative_slope={self.negative_slope}"
+
+
+def _fusible(conv: nn.Module) -> bool:
+    return (
+        isinstance(conv, nn.Conv2d)
+        and conv.kernel_size in [(k, k) for k in KERNELS]
+        and conv.padding in [(p, p) for p in conv.padding]
+        and conv.stride == conv.dilation == (1, 1)
+        and conv.groups == 1
+        and conv.padding_mode == "zeros"
+    )
+
+
+def _halves(pool: nn.Module) -> bool:
+    return (
+        type(pool) is nn.MaxPool2d
+        and pool.kernel_size in (2, (2, 2))
+        and pool.stride in (2, (2, 2))
+        and pool.padding in (0, (0, 0))
+        and pool.dilation in (1, (1, 1))
+        and not pool.ceil_mode
+        and not pool.return_indices
+    )
+
+
+def _slope(activation: nn.Module) -> float | None:
+    if type(activation) is nn.ReLU:
+        return 0.0
+    if type(activation) is nn.LeakyReLU and activation.negative_slope >= 0:
+        return float(activation.negative_slope)
+    return None
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+
+
+def accelerate(module: nn.Module) -> nn.Module:
+    """Fuses, in place, every Conv2d -> MaxPool2d(2) -> (Leaky)ReLU run of every nn.Sequential in `module`; returns it.
+
+    The activation may also stand before the pool. The fused block takes the place of the convolution and keeps its
+    parameters; nn.Identity fills the other two places, so state-dict keys and parameter objects stay what they were.
+    Anything that does not match exactly is left alone.
+    """
+    for sequence in [m for m in module.modules() if isinstance(m, nn.Sequential)]:
+        if type(sequence).forward is not nn.Sequential.forward:
+            continue
+        for i in range(len(sequence) - 2):
+            conv, a, b = sequence[i], sequence[i + 1], sequence[i + 2]
+            pool, activation = (a, b) if _halves(a) else (b, a)
+            slope = _slope(activation)
+            if type(conv) is not nn.Conv2d or not _fusible(conv) or not _halves(pool) or slope is None:
+                continue
+            if _hooked(conv) or _hooked(pool) or _hooked(activation):
+                continue  # somebody watches the parts
+            sequence[i], sequence[i + 1], sequence[i + 2] = _fused(conv, slope), nn.Identity(), nn.Identity()
+    return module
+
+
+def _fused(conv: nn.Conv2d, negative_slope: float) -> FusedConvPool:
+    fused = FusedConvPool.__new__(FusedConvPool)
+    fused.__dict__ = conv.__dict__.copy()
+    fused.negative_slope = negative_slope
+    return fused
