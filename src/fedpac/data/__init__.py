@@ -1,0 +1,7 @@
+"""Data sets, how they are split among clients, and the user's own data."""
+
+from fedpac.data.augment import crop_and_flip
+from fedpac.data.clients import ClientData, Part, Pool, Scenario
+from fedpac.data.scenario import DataConfig, build, describe
+
+__all__ = ["ClientData", "DataConfig", "Part", "Pool", "Scenario", "build", "crop_and_flip", "describe"]

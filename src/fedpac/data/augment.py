@@ -1,0 +1,30 @@
+"""The random crops and flips that the paper trains CIFAR-10 and CINIC-10 with, for a whole batch at once."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+PADDING = 4
+
+
+def crop_and_flip(x: Tensor, generator: torch.Generator, fill: Tensor | None = None) -> Tensor:
+    """Each image (N, C, H, W) moved by up to 4 pixels in each direction and mirrored with probability one half.
+
+    fill: one value per channel for the border that comes into view. Zero, the mean colour of normalised images, where
+    none is given; `Part.black()` is what cropping before the normalisation gives.
+    """
+    n, channels, height, width = x.shape
+    top, left = torch.randint(2 * PADDING + 1, (2, n, 1), generator=generator)
+    mirrored = torch.randint(2, (n, 1), generator=generator).bool()
+
+    if fill is None:
+        padded = F.pad(x, (PADDING,) * 4)
+    else:
+        padded = F.pad(x - fill.view(1, -1, 1, 1), (PADDING,) * 4) + fill.view(1, -1, 1, 1)
+    rows = top + torch.arange(height)
+    across = torch.arange(width)
+    columns = left + torch.where(mirrored, width - 1 - across, across)
+    # one flat position per output pixel, shared by the channels of an image: gather then copies without arithmetic
+    where = (rows * (width + 2 * PADDING)).unsqueeze(2) + columns.unsqueeze(1)
+    picked = padded.flatten(2).gather(2, where.view(n, 1, -1).expand(-1, channels, -1))
+    return picked.view(n, channels, height, width)

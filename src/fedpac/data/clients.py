@@ -1,0 +1,86 @@
+"""What one client holds: a few indices into images that all clients share.
+
+The images lie once in memory (or in a memory-mapped file); a client's own tensors exist only while it is being visited.
+So ten thousand clients cost their indices and no more.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpac.data.shift import rotate
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Samples shared by many clients: uint8 images (N, C, H, W) with their normalisation, or float32 of any shape."""
+
+    x: Tensor
+    y: Tensor  # int64
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One client's share of a pool, with the shift that is the client's own."""
+
+    pool: Pool
+    index: Tensor  # int64
+    relabel: Tensor | None = None  # relabel[y] is what this client calls class y
+    rotate: float = 0.0  # degrees, counter-clockwise
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def labels(self) -> Tensor:
+        y = self.pool.y[self.index]
+        return y if self.relabel is None else self.relabel[y]
+
+    def class_counts(self, classes: int) -> Tensor:
+        return torch.bincount(self.labels(), minlength=classes)
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """A fresh (x, y): x float32, normalised, contiguous; y int64."""
+        x = self.pool.x.index_select(0, self.index)
+        if x.dtype == torch.uint8:
+            x = x.float()
+        x = rotate(x, self.rotate)  # before the normalisation, so that the corners turn black
+        if self.pool.mean is not None and self.pool.std is not None:
+            std = _per_channel(self.pool.std, x)
+            x.mul_(1 / (255 * std)).sub_(_per_channel(self.pool.mean, x) / std)
+        return x, self.labels()
+
+    def black(self) -> Tensor:
+        """The normalised value of a black pixel in every channel: the border that random crops show."""
+        mean, std = self.pool.mean, self.pool.std
+        if mean is None or std is None:
+            return torch.zeros(self.pool.x.shape[1])
+        return -torch.tensor(mean) / torch.tensor(std)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    train: Part
+    test: Part
+    augment: bool = False  # random crops and flips while training
+    group: int | None = None  # clients of one group share distribution and shift
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    clients: list[ClientData]
+    classes: int
+    shape: tuple[int, ...]  # of one sample
+    name: str
+    note: str = ""  # "stand-in: ..." where numbers may not be set beside published ones
+
+    @property
+    def standin(self) -> bool:
+        return bool(self.note)
+
+
+def _per_channel(values: tuple[float, ...], x: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=x.dtype).view(1, -1, 1, 1)
