@@ -33,7 +33,7 @@ class RoundReport:
     bytes_up: int
     seconds: float  # the round's own work, evaluation included
     client_seconds: float  # summed over clients
-    collaboration: list[tuple[int, int, float]] = field(default_factory=list)
+    peer_weights: list[tuple[int, int, float]] = field(default_factory=list)
 
     def accuracies(self, which: Which) -> list[float]:
         return [s.accuracy for s in self.scores if s.which == which]
@@ -110,5 +110,5 @@ class Federation:
             bytes_up=sum(up.nbytes for up in replies.values()),
             seconds=time.perf_counter() - start,
             client_seconds=worked,
-            collaboration=method.collaboration(server),
+            peer_weights=method.peer_weights(server),
         )

@@ -137,12 +137,12 @@ def train(
     model = load_into(client.model if model is None else model, weights)
     x, y = client.train_set
     augment = client.data.augment and inputs is None
+    noise, border = client.stream(f"{purpose}/augment"), client.data.train.black() if augment else None
     if inputs is not None:
         x = inputs
-    order = client.stream(purpose)
-    noise = client.stream(f"{purpose}/augment")
     if batches is None:
-        batches = shuffled_batches(len(y), recipe.batch, recipe.epochs if epochs is None else epochs, order)
+        epochs = recipe.epochs if epochs is None else epochs
+        batches = shuffled_batches(len(y), recipe.batch, epochs, client.stream(purpose))
 
     with _flat(model, part) as (parameters, gradient), torch.random.fork_rng(devices=[]):
         # torch's global stream feeds dropout; naming it makes such models reproducible too
@@ -150,9 +150,9 @@ def train(
         model.train()
         velocity = torch.zeros_like(parameters)
         for index in batches:
-            xb = x[index]
+            xb = crop_and_flip(x[index], noise, border) if augment else x[index]
             gradient.zero_()
-            loss(model, Batch(crop_and_flip(xb, noise) if augment else xb, y[index], index)).backward()  # type: ignore[no-untyped-call]
+            loss(model, Batch(xb, y[index], index)).backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 if correction is not None:
                     correction(parameters, gradient)

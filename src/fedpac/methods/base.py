@@ -52,6 +52,6 @@ class Method(BaseModel, ABC):
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         """The model a client predicts with after local(client, down), which answered `up`."""
 
-    def collaboration(self, server: Server) -> list[tuple[int, int, float]]:
+    def peer_weights(self, server: Server) -> list[tuple[int, int, float]]:
         """(client, peer, weight) of the last merge, for methods that weigh peers."""
         return []

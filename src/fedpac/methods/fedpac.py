@@ -1,0 +1,121 @@
+"""FedPAC (Xu, Tong, Huang, ICLR 2023): feature alignment and classifier collaboration."""
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedpac.client import Client
+from fedpac.collaboration.centroids import Centroids, alignment_targets, global_centroids, local_centroids
+from fedpac.collaboration.statistics import FeatureStatistics, feature_statistics
+from fedpac.collaboration.weights import Covariance, combination_weights
+from fedpac.message import Message, Weights
+from fedpac.methods.fedrep import FedRep
+from fedpac.models import section
+from fedpac.server import Server
+from fedpac.training import Loss, aligned_cross_entropy, cross_entropy, features
+
+
+class FedPAC(FedRep):
+    """A shared body aligned across clients, under heads combined for each client (Algorithm 1).
+
+    client:  mu_i, V_i  <- feature statistics with the received body                       (appendix A.3)
+             phi_i      <- 1 epoch on F_i, body fixed                                      eq. (local_train_g)
+             theta_i    <- E epochs on F_i + lam/n sum_l |f(x_l) - c_{y_l}|^2 / d          eq. (local_train_f)
+             c_i        <- class means of the features with the new body                   eq. (local_proto)
+    server:  theta <- sum_i n_i/n theta_i      c_k <- sum_i n_ik/n_k c_ik                  eq. (f_agg), (c)
+             alpha_i <- argmin over the simplex of the expected testing loss R_i           eq. (quad)
+             phi_i   <- sum_j alpha_ij phi_j                                               eq. (g_agg)
+    """
+
+    name: ClassVar[str] = "fedpac"
+    title: ClassVar[str] = "FedPAC"
+    family: ClassVar[str] = "collaboration"
+
+    lam: Annotated[float, Field(ge=0, le=1e6, description="lambda, strength of the feature alignment")] = 1.0
+    alignment: Annotated[bool, Field(description="align features with the global centroids (FA)")] = True
+    collaboration: Annotated[bool, Field(description="combine the heads (CC)")] = True
+    covariance: Annotated[Covariance, Field(description="the feature covariance of Theorem 1")] = "identity"
+    centre: Annotated[bool, Field(description="zero-centre the features for the weights (Assumption 2)")] = False
+    ridge: Annotated[float, Field(ge=0, description="regularises a covariance before it is inverted")] = 1e-3
+    cutoff: Annotated[float, Field(ge=0, lt=1, description="smaller weights are set to zero")] = 1e-3
+
+    def setup(self, server: Server) -> None:
+        super().setup(server)
+        server.state["head"] = section(server.task.initial, "head")
+
+    def send(self, server: Server, client: int) -> Message:
+        head = server.state.get(f"head.{client}", server.state["head"])
+        if "centroids" not in server.state:  # the first round: there is nothing to align with yet
+            return Message(w=server.weights("w"), head=head)
+        return Message(w=server.weights("w"), head=head, centroids=server.weights("centroids"))
+
+    def assemble(self, client: Client, down: Message) -> Weights:
+        return {**down.weights("w"), **down.weights("head")}
+
+    def local(self, client: Client, down: Message) -> Message:
+        labels = client.train_set[1]
+        w = self.assemble(client, down)
+        z = features(client, w)
+        statistics = feature_statistics(z, labels, client.classes, covariance=self.covariance != "identity")
+        w = self.head_then_body(client, w, z, self.body_loss(client, down, z))
+        centroids = local_centroids(features(client, w), labels, client.classes)
+        return Message(
+            w=section(w, "body"),
+            head=section(w, "head"),
+            statistics=statistics.to_tensors(),
+            centroids=centroids.to_tensors(),
+            n=client.n,
+        )
+
+    def body_loss(self, client: Client, down: Message, z: Tensor) -> Loss:
+        if not self.alignment or self.lam == 0 or "centroids" not in down:
+            return cross_entropy
+        shared = Centroids.from_tensors(down.weights("centroids"))
+        own = local_centroids(z, client.train_set[1], client.classes)  # for a class nobody has sent yet
+        return aligned_cross_entropy(self.lam, alignment_targets(shared, own))
+
+    def merge(self, server: Server, replies: dict[int, Message]) -> None:
+        super().merge(server, replies)
+        centroids = global_centroids([Centroids.from_tensors(up.weights("centroids")) for up in replies.values()])
+        if "centroids" in server.state:  # a class that nobody had this round keeps its last centroid
+            last = Centroids.from_tensors(server.weights("centroids"))
+            counts = torch.where(centroids.present, centroids.counts, last.counts)
+            centroids = Centroids(counts, alignment_targets(centroids, last))
+        server.state["centroids"] = centroids.to_tensors()
+
+        heads = {i: up.weights("head") for i, up in replies.items()}
+        alpha = self.weights(replies)
+        server.state["chosen"] = torch.tensor(list(replies))
+        server.state["alpha"] = alpha
+        for row, i in enumerate(replies):
+            server.state[f"head.{i}"] = combine(alpha[row], list(heads.values()))
+
+    def weights(self, replies: dict[int, Message]) -> Tensor:
+        if not self.collaboration:
+            return torch.eye(len(replies), dtype=torch.float64)
+        statistics = [FeatureStatistics.from_tensors(up.weights("statistics")) for up in replies.values()]
+        return combination_weights(
+            statistics, self.covariance, self.centre, self.ridge, self.cutoff, clients=list(replies)
+        )
+
+    def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
+        return client.with_weights(self.assemble(client, up))
+
+    def peer_weights(self, server: Server) -> list[tuple[int, int, float]]:
+        if "alpha" not in server.state:
+            return []
+        alpha, chosen = server.state["alpha"], server.state["chosen"]
+        assert isinstance(alpha, Tensor)
+        assert isinstance(chosen, Tensor)
+        ids = chosen.tolist()
+        return [(ids[i], ids[j], float(alpha[i, j])) for i, j in alpha.nonzero().tolist()]
+
+
+def combine(alpha: Tensor, heads: list[Weights]) -> Weights:
+    """sum_j alpha_j phi_j, eq. (g_agg)."""
+    return {
+        name: sum(float(a) * head[name].double() for a, head in zip(alpha, heads, strict=True) if a).to(first.dtype)
+        for name, first in heads[0].items()
+    }
