@@ -5,9 +5,9 @@ from typing import Annotated, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
+from fedpac import native
 from fedpac.message import Part, Weights
 from fedpac.models import check_model, weights_of
-from fedpac.native import accelerate
 
 State: TypeAlias = dict[str, Part]
 
@@ -29,7 +29,8 @@ class Task:
 
     def __init__(self, model: nn.Module, classes: int, recipe: Recipe, seed: int, clients: int, rounds: int) -> None:
         check_model(model)
-        self.model = accelerate(model)
+        native.available()  # build the kernels now, once, and not in every worker
+        self.model = native.accelerate(model)
         self.initial: Weights = weights_of(self.model)
         self.classes = classes
         self.recipe = recipe

@@ -1,0 +1,67 @@
+"""All that a run needs to go on, in one safetensors file: the server's state and every client's, as message bytes."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from fedpac.errors import CheckpointError, MessageError
+from fedpac.message import Message
+from fedpac.runs.store import explained, write_atomically
+from fedpac.task import State
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    round: int
+    server: State
+    clients: dict[int, State]
+
+
+def write_checkpoint(path: Path, fingerprint: str, round: int, server: State, clients: Mapping[int, State]) -> None:
+    blobs = {"server": Message(**server).to_bytes()}
+    blobs |= {f"client.{i}": Message(**state).to_bytes() for i, state in sorted(clients.items())}
+    metadata = {"format": FORMAT, "fingerprint": fingerprint, "round": round, "digest": _digest(blobs)}
+    tensors = {name: torch.from_numpy(np.frombuffer(blob, dtype=np.uint8).copy()) for name, blob in blobs.items()}
+    with explained(path):
+        write_atomically(path, save(tensors, {"fedpac": json.dumps(metadata)}))
+
+
+def read_checkpoint(path: Path, fingerprint: str) -> Checkpoint:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = json.loads((file.metadata() or {})["fedpac"])
+            blobs = {name: bytes(file.get_tensor(name).numpy()) for name in sorted(file.keys())}
+        if metadata["format"] != FORMAT:
+            raise CheckpointError(f"the checkpoint {path} has format {metadata['format']}; this version reads {FORMAT}")
+        if metadata["digest"] != _digest(blobs):
+            raise CheckpointError(f"the checkpoint {path} is damaged: its contents do not match its checksum")
+        states = {name: dict(Message.from_bytes(blob)) for name, blob in blobs.items()}
+        server = states.pop("server")
+        round = int(metadata["round"])
+    except (SafetensorError, MessageError, KeyError, ValueError, TypeError, OSError) as error:
+        raise CheckpointError(
+            f"the checkpoint {path} is damaged ({error}); delete it to start this run again from round 1"
+        ) from None
+    if metadata["fingerprint"] != fingerprint:
+        raise CheckpointError(
+            f"the checkpoint {path} belongs to another config than the config.toml beside it; "
+            "restore the config it was made with, or delete the checkpoint to start again"
+        )
+    return Checkpoint(round, server, {int(name.removeprefix("client.")): s for name, s in states.items()})
+
+
+def _digest(blobs: Mapping[str, bytes]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, blob in sorted(blobs.items()):
+        digest.update(f"{name}:{len(blob)}:".encode())
+        digest.update(blob)
+    return digest.hexdigest()
