@@ -50,3 +50,8 @@ def global_centroids(clients: Sequence[Centroids]) -> Centroids:
 def alignment_targets(shared: Centroids, own: Centroids) -> Tensor:
     """What c_y in eq. local_reg_f is for one client (K, d): the global centroid where there is one, else its own."""
     return torch.where(shared.present.unsqueeze(1), shared.means, own.means)
+
+
+def renewed(last: Centroids, new: Centroids) -> Centroids:
+    """The new centroids; a class that nobody had this round keeps its last one."""
+    return Centroids(torch.where(new.present, new.counts, last.counts), alignment_targets(new, last))

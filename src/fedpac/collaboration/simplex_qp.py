@@ -12,16 +12,20 @@ which is singular only if a point of the support is an affine combination of the
 replaced by a tiny one: the step then becomes long, runs into the boundary, and the superfluous point leaves.
 """
 
+import contextlib
+import ctypes
+
 import numpy as np
 import numpy.typing as npt
 
 from fedpac.errors import FedpacError
+from fedpac.native import library
 
 Array = npt.NDArray[np.float64]
 
 TOLERANCE = 1e-13  # of the residual below, at which a problem counts as solved
 ACCEPTABLE = 1e-8  # above this a result is an error, never an answer
-TINY_PIVOT = 1e-14  # relative to the diagonal of P
+TINY = 1e-14  # of a pivot, relative to the terms it is made of
 
 
 def solve_simplex_qps(Q: Array, C: Array, start: Array | None = None) -> Array:
@@ -31,20 +35,12 @@ def solve_simplex_qps(Q: Array, C: Array, start: Array | None = None) -> Array:
     vertex is taken. Where the minimiser is not unique, the start decides which one is found.
     """
     Q, C = np.ascontiguousarray(Q, dtype=np.float64), np.ascontiguousarray(C, dtype=np.float64)
-    _check(Q, C)
-    if start is None:
-        A = np.zeros_like(C)
-        A[np.arange(len(C)), np.argmin(0.5 * np.diag(Q) - C, axis=1)] = 1.0
-    else:
-        A = np.clip(start, 0.0, None, dtype=np.float64)
-        A /= A.sum(axis=1, keepdims=True)
-    residuals = np.array([_solve_one(Q, c, a) for c, a in zip(C, A, strict=True)])
+    _check(Q, C, start)
+    A = _best_vertices(Q, C) if start is None else np.array(start, dtype=np.float64, order="C")
+    open_ = ~_interior(Q, C, A)
+    A[open_], residuals = _walk(Q, C[open_], A[open_])
     if not (residuals <= ACCEPTABLE).all():
-        worst = int(np.argmax(residuals))
-        raise FedpacError(
-            f"problem {worst} of {len(C)} was solved only to a residual of {residuals[worst]:.1e}; "
-            "is Q positive semidefinite?"
-        )
+        raise FedpacError(f"no minimiser found (residual {residuals.max():.1e}): is Q positive semidefinite?")
     return A
 
 
@@ -55,40 +51,85 @@ def kkt_residual(Q: Array, C: Array, A: Array) -> float:
     max_j |min(a_j, (g_j - λ) / s_j)|, where s_j = (|Q| a + |c|)_j + a'(|Q| a + |c|) is the size of what is summed up to
     make g_j - λ, entry by entry; and |Σ a - 1|, where that is larger.
     """
-    worst = 0.0
-    for c, a in zip(C, A, strict=True):
-        worst = max(worst, float(np.abs(np.minimum(a, _slack(Q, c, a))).max()), abs(float(a.sum()) - 1.0))
-    return worst
+    return max(float(_residuals(Q, C, A).max()), float(np.abs(A.sum(axis=1) - 1).max()))
 
 
-def _slack(Q: Array, c: Array, a: Array) -> Array:
-    """(g - λ) / s, see kkt_residual; 0 / 0 is 0."""
-    support = np.flatnonzero(a)
-    columns, weights = Q[support].T, a[support]
-    gradient = columns @ weights - c
-    size = np.abs(columns) @ weights + np.abs(c)
-    scale = size + a @ size
-    slack: Array = np.divide(gradient - a @ gradient, scale, out=np.zeros_like(a), where=scale > 0)
+def _residuals(Q: Array, C: Array, A: Array) -> Array:
+    residuals: Array = np.abs(np.minimum(A, _slack(Q, C, A))).max(axis=1)
+    return residuals
+
+
+def _slack(Q: Array, C: Array, A: Array) -> Array:
+    """(g - λ) / s for each row, see kkt_residual; 0 / 0 is 0."""
+    support = np.flatnonzero(A.any(axis=0))
+    rows, weights = Q[support], A[:, support]
+    gradient = weights @ rows - C
+    size = weights @ np.abs(rows) + np.abs(C)
+    scale = size + np.sum(A * size, axis=1, keepdims=True)
+    multiplier = np.sum(A * gradient, axis=1, keepdims=True)
+    slack: Array = np.divide(gradient - multiplier, scale, out=np.zeros_like(A), where=scale > 0)
     return slack
 
 
-def _solve_one(Q: Array, c: Array, a: Array) -> float:
-    """Improve the feasible point `a` in place until it is optimal; return its residual (see kkt_residual)."""
+def _best_vertices(Q: Array, C: Array) -> Array:
+    A = np.zeros_like(C)
+    A[np.arange(len(C)), np.argmin(0.5 * np.diag(Q) - C, axis=1)] = 1.0
+    return A
+
+
+def _interior(Q: Array, C: Array, A: Array) -> npt.NDArray[np.bool_]:
+    """Where all clients are much alike every weight is positive: one factorisation then solves all problems at once.
+
+    The minimiser for Σ a = 1 alone is affine in c. So that of the mean c tells in advance whether to try: if it has a
+    negative entry, so has another. Rows of A that could be solved are replaced; returns which.
+    """
+
+    def minimisers(C: Array) -> Array:
+        solved = np.linalg.solve(Q, np.vstack([C, np.ones(len(Q))]).T).T
+        free, ones = solved[:-1], solved[-1]
+        found: Array = free + (1 - free.sum(axis=1, keepdims=True)) / ones.sum() * ones
+        return found
+
+    done = np.zeros(len(C), dtype=bool)
+    with np.errstate(all="ignore"), contextlib.suppress(np.linalg.LinAlgError):
+        if (minimisers(C.mean(axis=0, keepdims=True)) >= 0).all():
+            found = minimisers(C)
+            done = np.min(found, axis=1) >= 0
+            done[done] = _residuals(Q, C[done], found[done]) <= TOLERANCE
+            A[done] = found[done]
+    return done
+
+
+def _walk(Q: Array, C: Array, A: Array) -> tuple[Array, Array]:
+    """From the feasible points A to the minimisers; returns these and their residuals."""
+    A, residuals = np.ascontiguousarray(A), np.zeros(len(C))
+    native = library()
+    if native is None:
+        for i in range(len(C)):
+            residuals[i] = _walk_one(Q, C[i], A[i])
+    else:
+        doubles = ctypes.POINTER(ctypes.c_double)
+        arrays = (array.ctypes.data_as(doubles) for array in (Q, np.ascontiguousarray(C), A, residuals))
+        native.fedpac_simplex_qps(ctypes.c_int64(len(Q)), ctypes.c_int64(len(C)), *arrays)
+    return A, residuals
+
+
+def _walk_one(Q: Array, c: Array, a: Array) -> float:
+    """Improve the feasible point `a` in place until it is optimal; return its residual. As in simplex_qp.cpp."""
     support = np.flatnonzero(a)
     best, best_residual = a.copy(), np.inf
     whole_step = True
     for _ in range(50 + 10 * len(c)):
         if whole_step:  # the point minimises on its support, up to round-off: optimal, or some entries should join
-            slack = _slack(Q, c, a)
+            slack = _slack(Q, c[None], a[None])[0]
             residual = float(np.abs(np.minimum(a, slack)).max())
             if residual < best_residual:
                 best[:], best_residual = a, residual
             if residual <= TOLERANCE:
                 break
-            wanted = np.flatnonzero(slack < -TOLERANCE)
-            wanted = wanted[a[wanted] == 0]
-            wanted = wanted[np.argsort(slack[wanted], kind="stable")[: len(support)]]
-            support = np.concatenate([support, wanted])
+            wanted = np.setdiff1d(np.flatnonzero(slack < -TOLERANCE), support)
+            most_eager = np.argsort(slack[wanted], kind="stable")[: len(support)]
+            support = np.concatenate([support, wanted[most_eager]])
         step = _newton_step(Q, c, a, support)
         falling = step < 0
         limits = a[support[falling]] / -step[falling]
@@ -108,25 +149,25 @@ def _newton_step(Q: Array, c: Array, a: Array, support: npt.NDArray[np.intp]) ->
     """The step from a to the minimiser over all points with this support and sum one."""
     block = Q[np.ix_(support, support)]
     gradient = block @ a[support] - c[support]
-    reference = int(np.argmax(a[support]))
-    others = np.delete(np.arange(len(support)), reference)
-    P = block - block[reference] - block[:, reference, None] + block[reference, reference]
-    P = P[np.ix_(others, others)]
-    diagonal = np.maximum(np.diag(P), np.finfo(float).tiny)
-    scale = 1 / np.sqrt(diagonal)
-    eigenvalues, vectors = np.linalg.eigh(P * scale[:, None] * scale)
-    eigenvalues = np.maximum(eigenvalues, TINY_PIVOT)
+    r = int(np.argmax(a[support]))
+    others = np.delete(np.arange(len(support)), r)
+    P = (block - block[r] - (block[:, r, None] - block[r, r]))[np.ix_(others, others)]
+    terms = np.diag(block) + 2 * np.abs(block[r]) + block[r, r] + np.abs(c[support]) + abs(c[support[r]])
+    P[np.diag_indices_from(P)] += TINY * terms[others] + np.finfo(float).tiny
     step = np.zeros(len(support))
-    right = scale * (gradient[reference] - gradient[others])
-    step[others] = scale * (vectors @ ((vectors.T @ right) / eigenvalues))
-    step[reference] = -step.sum()
+    step[others] = np.linalg.solve(P, gradient[r] - gradient[others])
+    step[r] = -step.sum()
     return step
 
 
-def _check(Q: Array, C: Array) -> None:
+def _check(Q: Array, C: Array, start: Array | None) -> None:
     if Q.ndim != 2 or C.ndim != 2 or Q.shape != (C.shape[1], C.shape[1]) or not Q.size:
         raise FedpacError(f"expected Q (m, m) and C (problems, m), got {Q.shape} and {C.shape}")
     for name, rows in (("Q", Q), ("C", C)):
         bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
         if len(bad):
             raise FedpacError(f"{name} has a value that is not finite in row {bad[0]}")
+    if start is not None and not (
+        np.shape(start) == C.shape and np.min(start) >= 0 and np.allclose(np.sum(start, axis=1), 1)
+    ):
+        raise FedpacError("every row of start must be a point of the simplex, of the shape of C")
