@@ -34,7 +34,9 @@ class RunConfig(BaseModel):
     evaluate_every: Annotated[int, Field(ge=1, description="rounds between evaluations; the last round always")] = 5
     checkpoint_every: Annotated[int, Field(ge=1, description="rounds between checkpoints")] = 10
     engine: Annotated[Literal["process", "serial"], Field(description="where clients are trained")] = "process"
-    workers: Annotated[int | None, Field(ge=1, le=4096, description="worker processes; one per core if not given")] = None
+    workers: Annotated[int | None, Field(ge=1, le=4096, description="worker processes; one per core if not given")] = (
+        None
+    )
 
 
 class Config(BaseModel):
@@ -44,9 +46,9 @@ class Config(BaseModel):
 
     method: dict[str, Any] = Field(default_factory=lambda: {"name": "fedpac"})
     model: Annotated[Literal["paper", "logistic"], Field(description="the network")] = "paper"
-    data: DataConfig = Field(default_factory=DataConfig)
-    training: Recipe = Field(default_factory=Recipe)
-    run: RunConfig = Field(default_factory=RunConfig)
+    data: DataConfig = DataConfig()
+    training: Recipe = Recipe()
+    run: RunConfig = RunConfig()
 
     def make_method(self) -> Method:
         settings = dict(self.method)

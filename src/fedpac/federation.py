@@ -90,9 +90,7 @@ class Federation:
             taking_part = set(chosen)
             others = [i for i in range(self.task.clients) if i not in taking_part]
             rehearsed = self.engine.map("rehearse", round, messages(others))
-            scores += [
-                Score(i, "personal", *o.score) for i, o in sorted({**outcomes, **rehearsed}.items()) if o.score
-            ]
+            scores += [Score(i, "personal", *o.score) for i, o in sorted({**outcomes, **rehearsed}.items()) if o.score]
             worked += sum(o.seconds for o in rehearsed.values())
 
         replies = {i: o.up for i, o in outcomes.items() if o.up is not None}

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -52,19 +51,25 @@ class Message(Mapping[str, Part]):
         return len(self._parts)
 
     def weights(self, name: str) -> Weights:
-        return self._typed(name, dict, "a set of weights")
+        part = self[name]
+        if not isinstance(part, dict):
+            raise self._wrong(name, "a set of weights")
+        return part
 
     def tensor(self, name: str) -> Tensor:
-        return self._typed(name, Tensor, "a tensor")
+        part = self[name]
+        if not isinstance(part, Tensor):
+            raise self._wrong(name, "a tensor")
+        return part
 
     def number(self, name: str) -> float:
-        return self._typed(name, float, "a number")
-
-    def _typed(self, name: str, kind: type, what: str) -> Any:
         part = self[name]
-        if not isinstance(part, kind):
-            raise MessageError(f"the message part '{name}' is a {type(part).__name__}, not {what}")
+        if not isinstance(part, float):
+            raise self._wrong(name, "a number")
         return part
+
+    def _wrong(self, name: str, wanted: str) -> MessageError:
+        return MessageError(f"the message part '{name}' is a {type(self[name]).__name__}, not {wanted}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self.to_bytes() == other.to_bytes()

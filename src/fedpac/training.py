@@ -83,6 +83,15 @@ def flatten(weights: Weights, model: nn.Module, part: Section = "all") -> Tensor
     return torch.cat([weights[name].reshape(-1) for name, _ in _trained(model, part)])
 
 
+def unflatten(vector: Tensor, weights: Weights, model: nn.Module) -> Weights:
+    """`weights` with all parameters of `model` taken from the vector: flatten() backwards. Buffers stay as they are."""
+    result, at = dict(weights), 0
+    for name, p in model.named_parameters():
+        result[name] = vector[at : at + p.numel()].view_as(p).clone()
+        at += p.numel()
+    return result
+
+
 def proximal(strength: float, anchor: Tensor) -> Correction:
     """Gradient of strength/2 * ||w - anchor||^2."""
 
@@ -135,6 +144,8 @@ def train(
     momentum = recipe.momentum if momentum is None else momentum
     weight_decay = recipe.weight_decay if weight_decay is None else weight_decay
     model = load_into(client.model if model is None else model, weights)
+    if not _trained(model, part):
+        return weights_of(model)  # a body or a head without weights has nothing to learn
     x, y = client.train_set
     augment = client.data.augment and inputs is None
     noise, border = client.stream(f"{purpose}/augment"), client.data.train.black() if augment else None
@@ -148,8 +159,11 @@ def train(
         # torch's global stream feeds dropout; naming it makes such models reproducible too
         torch.manual_seed(stream_seed(client.task.seed, f"{purpose}/torch", client.id, client.round))
         model.train()
+        norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         velocity = torch.zeros_like(parameters)
         for index in batches:
+            for norm in norms:
+                norm.train(len(index) > 1)  # one sample has no variance: the running statistics stand in
             xb = crop_and_flip(x[index], noise, border) if augment else x[index]
             gradient.zero_()
             loss(model, Batch(xb, y[index], index)).backward()  # type: ignore[no-untyped-call]
@@ -173,7 +187,7 @@ def train(
 def shuffled_batches(n: int, batch: int, epochs: int, order: torch.Generator) -> Iterator[Tensor]:
     """`epochs` passes over n samples in a new order each; the last, smaller batch is kept."""
     for _ in range(epochs):
-        yield from torch.randperm(n, generator=order).split(batch)
+        yield from torch.split(torch.randperm(n, generator=order), batch)
 
 
 def steps_per_epoch(n: int, batch: int) -> int:
@@ -185,7 +199,7 @@ def steps_per_epoch(n: int, batch: int) -> int:
 
 @torch.no_grad()
 def in_batches(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    return torch.cat([function(part) for part in x.split(EVALUATION_BATCH)])
+    return torch.cat([function(part) for part in torch.split(x, EVALUATION_BATCH)])
 
 
 def features(client: Client, weights: Weights) -> Tensor:

@@ -31,7 +31,7 @@ class Engine(ABC):
     def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
         """Run the jobs in any order."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (an engine in this process has nothing to do)
         """Let go of processes and connections."""
 
     def __enter__(self) -> Self:

@@ -31,7 +31,9 @@ def find_method(name: str) -> type[Method]:
         try:
             item = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            raise ConfigError(f"method '{name}': {error}; expected 'package.module:Class' that Python can import") from None
+            raise ConfigError(
+                f"method '{name}': {error}; expected 'package.module:Class' that Python can import"
+            ) from None
         if not (isinstance(item, type) and issubclass(item, Method)):
             raise ConfigError(f"method '{name}' is not a subclass of fedpac.Method")
         return item

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedpac.client import Client
-from fedpac.collaboration.centroids import Centroids, alignment_targets, global_centroids, local_centroids
+from fedpac.collaboration.centroids import Centroids, alignment_targets, global_centroids, local_centroids, renewed
 from fedpac.collaboration.statistics import FeatureStatistics, feature_statistics
 from fedpac.collaboration.weights import Covariance, combination_weights
 from fedpac.message import Message, Weights
@@ -79,10 +79,8 @@ class FedPAC(FedRep):
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         super().merge(server, replies)
         centroids = global_centroids([Centroids.from_tensors(up.weights("centroids")) for up in replies.values()])
-        if "centroids" in server.state:  # a class that nobody had this round keeps its last centroid
-            last = Centroids.from_tensors(server.weights("centroids"))
-            counts = torch.where(centroids.present, centroids.counts, last.counts)
-            centroids = Centroids(counts, alignment_targets(centroids, last))
+        if "centroids" in server.state:
+            centroids = renewed(Centroids.from_tensors(server.weights("centroids")), centroids)
         server.state["centroids"] = centroids.to_tensors()
 
         heads = {i: up.weights("head") for i, up in replies.items()}
@@ -115,7 +113,8 @@ class FedPAC(FedRep):
 
 def combine(alpha: Tensor, heads: list[Weights]) -> Weights:
     """sum_j alpha_j phi_j, eq. (g_agg)."""
-    return {
-        name: sum(float(a) * head[name].double() for a, head in zip(alpha, heads, strict=True) if a).to(first.dtype)
-        for name, first in heads[0].items()
-    }
+    combined: Weights = {}
+    for name, first in heads[0].items():
+        stacked = torch.stack([head[name].double() for head in heads])
+        combined[name] = torch.tensordot(alpha, stacked, dims=1).to(first.dtype)
+    return combined

@@ -26,7 +26,9 @@ class FedRep(FedAvg):
 
     head_epochs: Annotated[int, Field(ge=0, description="passes over the data for the head")] = 1
     head_lr: Annotated[float, Field(gt=0, description="learning rate of the head")] = 0.1
-    body_epochs: Annotated[int | None, Field(ge=0, description="passes for the body; the recipe's E if not given")] = None
+    body_epochs: Annotated[int | None, Field(ge=0, description="passes for the body; the recipe's E if not given")] = (
+        None
+    )
 
     def fit(self, client: Client, w: Weights, down: Message) -> Weights:
         return self.head_then_body(client, w, features(client, w), cross_entropy)
