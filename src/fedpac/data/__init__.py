@@ -2,6 +2,18 @@
 
 from fedpac.data.augment import crop_and_flip
 from fedpac.data.clients import ClientData, Part, Pool, Scenario
-from fedpac.data.scenario import DataConfig, build, describe
+from fedpac.data.scenario import DataConfig, build, describe, from_arrays, from_folder, from_owners
 
-__all__ = ["ClientData", "DataConfig", "Part", "Pool", "Scenario", "build", "crop_and_flip", "describe"]
+__all__ = [
+    "ClientData",
+    "DataConfig",
+    "Part",
+    "Pool",
+    "Scenario",
+    "build",
+    "crop_and_flip",
+    "describe",
+    "from_arrays",
+    "from_folder",
+    "from_owners",
+]

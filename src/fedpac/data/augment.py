@@ -1,7 +1,6 @@
 """The random crops and flips that the paper trains CIFAR-10 and CINIC-10 with, for a whole batch at once."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 PADDING = 4
@@ -17,14 +16,13 @@ def crop_and_flip(x: Tensor, generator: torch.Generator, fill: Tensor | None = N
     top, left = torch.randint(2 * PADDING + 1, (2, n, 1), generator=generator)
     mirrored = torch.randint(2, (n, 1), generator=generator).bool()
 
-    if fill is None:
-        padded = F.pad(x, (PADDING,) * 4)
-    else:
-        padded = F.pad(x - fill.view(1, -1, 1, 1), (PADDING,) * 4) + fill.view(1, -1, 1, 1)
+    wide = (n, channels, height + 2 * PADDING, width + 2 * PADDING)
+    padded = x.new_zeros(wide) if fill is None else fill.to(x).view(1, -1, 1, 1).expand(wide).contiguous()
+    padded[:, :, PADDING:-PADDING, PADDING:-PADDING] = x
     rows = top + torch.arange(height)
     across = torch.arange(width)
     columns = left + torch.where(mirrored, width - 1 - across, across)
     # one flat position per output pixel, shared by the channels of an image: gather then copies without arithmetic
-    where = (rows * (width + 2 * PADDING)).unsqueeze(2) + columns.unsqueeze(1)
+    where = (rows * wide[3]).unsqueeze(2) + columns.unsqueeze(1)
     picked = padded.flatten(2).gather(2, where.view(n, 1, -1).expand(-1, channels, -1))
     return picked.view(n, channels, height, width)

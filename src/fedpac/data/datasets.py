@@ -302,7 +302,7 @@ def _cinic10(files: Iterable[tuple[str, bytes]]) -> Arrays:
     from tqdm import tqdm
 
     found: dict[str, list[tuple[str, str, Bytes]]] = {"train": [], "test": []}
-    for name, data in tqdm(files, desc="decoding CINIC-10", unit=" images", leave=False):
+    for name, data in tqdm(files, desc="decoding CINIC-10", unit=" images", leave=False, disable=None):
         part, kind, file = ("", "", *PurePosixPath(name).parts)[-3:]
         if part not in found or not file.endswith(".png"):
             continue

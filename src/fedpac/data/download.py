@@ -87,7 +87,9 @@ def _continue(url: str, part: Path) -> bool:
         total = have + int(length) if length else None
         with (
             open(part, "ab" if have else "wb") as file,
-            tqdm(desc=part.stem, initial=have, total=total, unit="B", unit_scale=True, leave=False) as bar,
+            tqdm(
+                desc=part.stem, initial=have, total=total, unit="B", unit_scale=True, leave=False, disable=None
+            ) as bar,
         ):
             while chunk := response.read(CHUNK):
                 file.write(chunk)

@@ -22,12 +22,13 @@ def apportion(shares: Floats, sizes: Ints, stream: np.random.Generator) -> Ints:
     Largest remainders first; equal remainders are drawn by lot, so that no class is favoured in all clients.
     """
     exact = shares * (sizes / shares.sum(axis=1))[:, None]
-    counts = np.floor(exact + 1e-9).astype(np.int64)
+    counts: Ints = np.floor(exact + 1e-9).astype(np.int64)
     missing = sizes - counts.sum(axis=1)
     remainder = np.round(exact - counts, 9)
     order = np.lexsort((stream.random(shares.shape), -remainder), axis=1)
     rank = np.argsort(order, axis=1)
-    return counts + (rank < missing[:, None])
+    counts += rank < missing[:, None]
+    return counts
 
 
 def deal(y: Ints, counts: Ints, stream: np.random.Generator, allowed: Ints | None = None, first: int = 0) -> list[Ints]:
@@ -37,7 +38,7 @@ def deal(y: Ints, counts: Ints, stream: np.random.Generator, allowed: Ints | Non
     one client never gets a sample twice unless it asks for more than the class has.
     allowed: deal only these samples. first: the number of the first client, for messages.
     """
-    picks, owners = [], []
+    keys = []
     pool = np.arange(len(y)) if allowed is None else allowed
     for k in np.flatnonzero(counts.sum(axis=0)):
         deck = _decks(pool[y[pool] == k], counts[:, k], stream)
@@ -45,24 +46,24 @@ def deal(y: Ints, counts: Ints, stream: np.random.Generator, allowed: Ints | Non
             client = int(np.flatnonzero(counts[:, k])[0])
             share = f"client {first + client} should get {counts[client, k]} samples of class {k}"
             raise DataError(f"{share}, but the data hold none of it.")
-        picks.append(deck)
-        owners.append(np.repeat(np.arange(len(counts)), counts[:, k]))
-    pick, owner = np.concatenate(picks), np.concatenate(owners)
-    order = np.lexsort((pick, owner))  # ascending within a client: kinder to a memory-mapped file
-    return np.split(pick[order], np.cumsum(counts.sum(axis=1))[:-1])
+        keys.append(np.repeat(np.arange(len(counts)), counts[:, k]) * len(y) + deck)
+    # client by client, and ascending within a client: kinder to a memory-mapped file
+    picks = np.sort(np.concatenate(keys)) % len(y)
+    return np.split(picks, np.cumsum(counts.sum(axis=1))[:-1])
 
 
 def _decks(own: Ints, counts: Ints, stream: np.random.Generator) -> Ints:
     """As many shuffled decks of a class as its counts need, one after the other."""
     ends = np.cumsum(counts)
-    dealt = np.empty(0, np.int64)
-    while len(own) and len(dealt) < ends[-1]:
+    size, need = len(own), int(ends[-1])
+    dealt = np.empty(-(-need // max(size, 1)) * size, np.int64)
+    for end in range(0, len(dealt), max(size, 1)):
         # the client at the seam already holds cards of the old deck: in the new one they go to the bottom
-        start = np.concatenate([[0], ends])[np.searchsorted(ends, len(dealt), side="right")]
+        client = np.searchsorted(ends, end, side="right")
         deck = stream.permutation(own)
-        held = np.isin(deck, dealt[start:])
-        dealt = np.concatenate([dealt, deck[~held], deck[held]])
-    return dealt[: ends[-1]]
+        held = np.isin(deck, dealt[ends[client] - counts[client] : end])
+        dealt[end : end + size] = np.concatenate([deck[~held], deck[held]])
+    return dealt[:need]
 
 
 def dominant_sets(classes: int, groups: int) -> list[list[int]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedpac.data import datasets
 from fedpac.data.clients import ClientData, Part, Pool, Scenario
+from fedpac.data.own import from_arrays, from_folder, from_owners
 from fedpac.data.partition import (
     Ints,
     apportion,
@@ -24,6 +25,8 @@ from fedpac.data.partition import (
 from fedpac.data.shift import relabelling
 from fedpac.errors import ConfigError, unknown
 from fedpac.randomness import numpy_stream
+
+__all__ = ["DataConfig", "Scenario", "build", "describe", "from_arrays", "from_folder", "from_owners"]
 
 OWN = "own"  # the name of a data set that is the user's
 CLASSES_PER_GROUP = (3, 3, 5, 5, 8)
@@ -196,6 +199,8 @@ class DataConfig(BaseModel):
 def build(config: DataConfig, seed: int, data_dir: Path | None = None) -> Scenario:
     """Every client's data. The same config and seed give the same data, on every machine."""
     scenario = _own(config, seed) if config.dataset == OWN else _dealt(config, seed, data_dir)
+    if len(scenario.shape) != 3 and (config.augment or config.shift_used == "rotation"):
+        raise ConfigError(f"augment and shift 'rotation' need images; these samples have shape {scenario.shape}.")
     return _shifted(scenario, config, seed)
 
 
@@ -294,7 +299,10 @@ def _shifted(scenario: Scenario, config: DataConfig, seed: int) -> Scenario:
 
 
 def _own(config: DataConfig, seed: int) -> Scenario:
-    raise NotImplementedError
+    assert config.path is not None  # the config has been validated
+    read = from_owners if config.path.suffix == ".npz" else from_folder
+    scenario = read(config.path, seed, config.test_share or 0.2, config.min_samples or MINIMUM)
+    return replace(scenario, clients=[replace(c, augment=bool(config.augment)) for c in scenario.clients])
 
 
 def describe(scenario: Scenario, part: Literal["train", "test"] = "train") -> Tensor:

@@ -1,0 +1,263 @@
+"""The user's own data: arrays in memory, a folder per client, or one file with an owner for every sample."""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpac.data.clients import ClientData, Part, Pool, Scenario
+from fedpac.errors import DataError
+from fedpac.randomness import numpy_stream
+
+ArrayLike: TypeAlias = "NDArray[Any] | Tensor"
+IMAGES = (".png", ".jpg", ".jpeg")
+LAYOUT = (
+    "Expected one .npz file per client (x_train, y_train, x_test, y_test; or x, y and perhaps split), "
+    "or one sub-folder per client with a folder of PNG or JPEG images for each class."
+)
+
+
+@dataclass(frozen=True)
+class Share:
+    """One owner's samples; the first `train` of them are for training, the rest for testing."""
+
+    name: str
+    x: Tensor
+    y: Tensor
+    train: int
+
+
+def from_arrays(
+    clients: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]],
+    classes: int | None = None,
+    names: Sequence[str] | None = None,
+) -> Scenario:
+    """A scenario from (x_train, y_train, x_test, y_test) of every client, numpy or torch.
+
+    x: uint8 images, (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, which are brought to -1 ... 1; or
+    floats of any shape, taken as they are. y: whole numbers from 0. classes: where left out, the largest label + 1.
+
+        scenario = from_arrays([(x0, y0, x0_test, y0_test), (x1, y1, x1_test, y1_test)])
+    """
+    shares = []
+    for i, client in enumerate(clients):
+        name = names[i] if names is not None else f"client {i}"
+        if len(client) != 4:
+            raise DataError(f"{name}: {len(client)} arrays given, expected 4: x_train, y_train, x_test, y_test.")
+        x_train, y_train, x_test, y_test = client
+        train, test = _pair(x_train, y_train, f"{name}, train"), _pair(x_test, y_test, f"{name}, test")
+        shares.append(_joined(name, train, test))
+    return _assemble(shares, classes, "own arrays")
+
+
+def from_folder(path: Path | str, seed: int = 0, test_share: float = 0.2, min_samples: int = 2) -> Scenario:
+    """A scenario from a folder that holds one entry per client. Entries are taken in the order of their names.
+
+    Either one file per client,
+
+        hospital-a.npz    with x_train, y_train, x_test, y_test
+        hospital-b.npz    with x, y and split (for each sample 'train' or 'test', or 0 or 1 where 1 is test)
+        hospital-c.npz    with x, y only: a random `test_share` of the samples is kept for testing
+
+    (arrays as in `from_arrays`), or one sub-folder per client with a folder of PNG or JPEG images for each class,
+
+        hospital-a/healthy/0001.png           split as above; or, split by you:
+        hospital-a/train/healthy/0001.png     hospital-a/test/healthy/0002.png
+
+    where all images have one size and a class has the same folder name in every client. Classes are numbered in the
+    order of their names. Clients with fewer than `min_samples` samples are left out.
+    """
+    path = Path(path).expanduser()
+    if not path.is_dir():
+        raise DataError(f"{path} is not a folder. {LAYOUT}")
+    visible = sorted(p for p in path.iterdir() if not p.name.startswith("."))
+    files, folders = [p for p in visible if p.suffix == ".npz"], [p for p in visible if p.is_dir()]
+    if bool(files) == bool(folders):
+        raise DataError(f"{path} has {len(files)} .npz files and {len(folders)} sub-folders. {LAYOUT}")
+    read = [_from_npz(file) for file in files] if files else _from_images(folders)
+    shares = [
+        _split(*entry, seed, i, test_share) if isinstance(entry, tuple) else entry for i, entry in enumerate(read)
+    ]
+    return _assemble(_enough(shares, min_samples, path), None, f"own {path.name}")
+
+
+def from_owners(path: Path | str, seed: int = 0, test_share: float = 0.2, min_samples: int = 2) -> Scenario:
+    """A natural split: one .npz file with x, y and, for each sample, the number or name of its `writer` (or `owner`).
+
+    Each owner is a client; a random `test_share` of its samples is kept for testing. Owners with fewer than
+    `min_samples` samples are left out. If there is a `writer_id`, it names the owners.
+    """
+    path = Path(path).expanduser()
+    arrays = _npz(path)
+    key = next((key for key in ("writer", "owner") if key in arrays), None)
+    if key is None or not {"x", "y"} <= set(arrays):
+        raise DataError(f"{path} has the arrays {', '.join(sorted(arrays))}; expected x, y and writer (or owner).")
+    x, y = _pair(arrays["x"], arrays["y"], str(path))
+    owner = arrays[key]
+    if owner.shape != (len(y),):
+        raise DataError(f"{path}: {key} has shape {owner.shape}, expected one entry for each of {len(y)} samples.")
+    titles = arrays.get(f"{key}_id")
+    shares = []
+    ids, code = np.unique(owner, return_inverse=True)
+    groups = np.split(np.argsort(code, kind="stable"), np.cumsum(np.bincount(code))[:-1])
+    for i, (who, index) in enumerate(zip(ids, groups, strict=True)):
+        if len(index) >= max(2, min_samples):
+            name = str(titles[who]) if titles is not None and owner.dtype.kind in "iu" else str(who)
+            own = torch.from_numpy(index)
+            shares.append(_split(name, x[own], y[own], seed, i, test_share))
+    return _assemble(_enough(shares, min_samples, path), None, f"own {path.stem}")
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _npz(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is not a readable .npz file of plain arrays ({error}).") from error
+
+
+def _from_npz(path: Path) -> "Share | tuple[str, Tensor, Tensor]":
+    arrays, name = _npz(path), path.stem
+    if {"x_train", "y_train", "x_test", "y_test"} <= set(arrays):
+        train = _pair(arrays["x_train"], arrays["y_train"], f"{path}, train")
+        return _joined(name, train, _pair(arrays["x_test"], arrays["y_test"], f"{path}, test"))
+    if not {"x", "y"} <= set(arrays):
+        raise DataError(f"{path} has the arrays {', '.join(sorted(arrays))}. {LAYOUT}")
+    x, y = _pair(arrays["x"], arrays["y"], str(path))
+    if "split" not in arrays:
+        return name, x, y
+    split = arrays["split"]
+    test = split == "test" if split.dtype.kind == "U" else split == 1
+    train_ = split == "train" if split.dtype.kind == "U" else split == 0
+    if split.shape != (len(y),) or not (test | train_).all():
+        raise DataError(f"{path}: split must say 'train' or 'test' (or 0 or 1) for each of the {len(y)} samples.")
+    chosen = torch.from_numpy(test)
+    return _joined(name, (x[~chosen], y[~chosen]), (x[chosen], y[chosen]))
+
+
+def _from_images(folders: list[Path]) -> "list[Share | tuple[str, Tensor, Tensor]]":
+    split = {folder: {"train", "test"} == {p.name for p in _folders(folder)} for folder in folders}
+    parts = {folder: [folder / "train", folder / "test"] if split[folder] else [folder] for folder in folders}
+    kinds = sorted({kind.name for some in parts.values() for part in some for kind in _folders(part)})
+    number = {kind: k for k, kind in enumerate(kinds)}
+    read = {part: _images(part, number) for some in parts.values() for part in some}
+    channels = max(x.shape[1] for x, _ in read.values())  # grey images among coloured ones become coloured
+    result: list[Share | tuple[str, Tensor, Tensor]] = []
+    for folder, some in parts.items():
+        pairs = [(x.expand(-1, channels, -1, -1), y) for x, y in (read[part] for part in some)]
+        result.append(_joined(folder.name, *pairs) if len(pairs) == 2 else (folder.name, *pairs[0]))
+    return result
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _images(part: Path, number: Mapping[str, int]) -> tuple[Tensor, Tensor]:
+    from PIL import Image
+
+    files = [f for kind in _folders(part) for f in sorted(kind.iterdir()) if f.suffix.lower() in IMAGES]
+    if not files:
+        raise DataError(f"{part} has no PNG or JPEG images in class folders. {LAYOUT}")
+    images = []
+    for file in files:
+        try:
+            with Image.open(file) as image:
+                images.append(np.atleast_3d(np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))))
+        except (OSError, SyntaxError) as error:
+            raise DataError(f"{file} is not a readable image ({error}).") from error
+        if images[-1].shape[:2] != images[0].shape[:2]:
+            (h, w), (height, width) = images[-1].shape[:2], images[0].shape[:2]
+            raise DataError(
+                f"{file} is {w} x {h} pixels, the images before it are {width} x {height}; all must be alike."
+            )
+    channels = max(image.shape[2] for image in images)
+    x = np.stack([np.broadcast_to(image, (*image.shape[:2], channels)) for image in images]).transpose(0, 3, 1, 2)
+    return torch.from_numpy(np.ascontiguousarray(x)), torch.tensor([number[file.parent.name] for file in files])
+
+
+# ---------------------------------------------------------------- checking and joining
+
+
+def _pair(x: ArrayLike, y: ArrayLike, who: str) -> tuple[Tensor, Tensor]:
+    """Tensors in the form a pool holds, or an error that says whose data are wrong and how."""
+    x, y = torch.as_tensor(x), torch.as_tensor(y)
+    if y.is_floating_point() or y.is_complex() or y.dim() != 1:
+        raise DataError(f"{who}: y is {y.dtype} of shape {tuple(y.shape)}, expected one whole number per sample.")
+    if x.dim() < 2 or len(x) != len(y):
+        raise DataError(f"{who}: x has shape {tuple(x.shape)}, expected {len(y)} samples first, as there are labels.")
+    if not len(y):
+        raise DataError(f"{who}: there are no samples.")
+    if y.min() < 0:
+        raise DataError(f"{who}: y has the label {int(y.min())}, the smallest allowed is 0.")
+    if x.dtype == torch.uint8 and x.dim() == 3:
+        x = x.unsqueeze(1)
+    elif x.dtype == torch.uint8 and x.dim() == 4:
+        x = x if x.shape[1] in (1, 3) else x.permute(0, 3, 1, 2)
+        if x.shape[1] not in (1, 3):
+            raise DataError(f"{who}: images must have 1 or 3 channels, first or last; x has shape {tuple(x.shape)}.")
+    else:
+        x = x.float()
+        if not x.isfinite().all():
+            raise DataError(f"{who}: x has values that are infinite or not a number.")
+    return x, y.long()
+
+
+def _joined(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Share:
+    for what, (_, y) in (("training", train), ("test", test)):
+        if not len(y):
+            raise DataError(f"{name}: there are no {what} samples.")
+    _same_form(train[0], test[0], name)
+    return Share(name, torch.cat([train[0], test[0]]), torch.cat([train[1], test[1]]), len(train[1]))
+
+
+def _split(name: str, x: Tensor, y: Tensor, seed: int, owner: int, test_share: float) -> Share:
+    if len(y) < 2:
+        raise DataError(f"{name} has 1 sample; a client needs at least 2, one to train and one to test.")
+    order = torch.from_numpy(numpy_stream(seed, "own test split", client=owner).permutation(len(y)))
+    test = min(max(1, round(test_share * len(y))), len(y) - 1)
+    return Share(name, x[order], y[order], len(y) - test)
+
+
+def _enough(shares: list[Share], min_samples: int, path: Path) -> list[Share]:
+    kept = [share for share in shares if len(share.y) >= min_samples]
+    if not kept:
+        raise DataError(f"{path}: no client has {min_samples} samples or more.")
+    return kept
+
+
+def _same_form(a: Tensor, b: Tensor, who: str) -> None:
+    if a.dtype != b.dtype or a.shape[1:] != b.shape[1:]:
+        raise DataError(
+            f"{who}: samples are {b.dtype} of shape {tuple(b.shape[1:])}, "
+            f"those before are {a.dtype} of shape {tuple(a.shape[1:])}; all must be alike."
+        )
+
+
+def _assemble(shares: list[Share], classes: int | None, name: str) -> Scenario:
+    """All samples in one pool; a client's parts are two ranges of it."""
+    if not shares:
+        raise DataError("there are no clients.")
+    for share in shares:
+        _same_form(shares[0].x, share.x, share.name)
+        if classes is not None and share.y.max() >= classes:
+            raise DataError(f"{share.name}: y has the label {int(share.y.max())}, allowed are 0 to {classes - 1}.")
+    x, y = torch.cat([share.x for share in shares]), torch.cat([share.y for share in shares])
+    half = (0.5,) * x.shape[1] if x.dtype == torch.uint8 else None
+    pool = Pool(x, y, half, half)
+    clients, start = [], 0
+    for share in shares:
+        middle, end = start + share.train, start + len(share.y)
+        parts = Part(pool, torch.arange(start, middle)), Part(pool, torch.arange(middle, end))
+        clients.append(ClientData(*parts, name=share.name))
+        start = end
+    return Scenario(clients, classes or int(y.max()) + 1, tuple(x.shape[1:]), name)
