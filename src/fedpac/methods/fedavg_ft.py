@@ -29,5 +29,5 @@ class FedAvgFT(FedAvg):
 
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         # The same stream as local training: with its own defaults this is exactly FedAvg's local model.
-        tuned = train(client, down.weights("w"), part=self.depth, epochs=self.epochs, lr=self.lr)
+        tuned = train(client, self.assemble(client, down), part=self.depth, epochs=self.epochs, lr=self.lr)
         return client.with_weights(tuned)

@@ -1,0 +1,65 @@
+"""SCAFFOLD (Karimireddy et al., ICML 2020), option II."""
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedpac.client import Client
+from fedpac.message import Message
+from fedpac.methods.fedavg import FedAvg
+from fedpac.server import Server, average
+from fedpac.training import flatten, train
+
+
+class Scaffold(FedAvg):
+    """One global model; control variates take the clients' drift out of every local step.
+
+    client:  g <- g - c_i + c in every step of SGD on F_i from w
+             c_i' <- (1/K) sum_k g_k, the mean of the K gradients before correction
+    server:  w <- w + lr_g mean_i (w_i - w)          c <- c + 1/N sum_i (c_i' - c_i)
+
+    The paper's c_i' = c_i - c + (w - w_i) / (K lr) is this mean when steps are plain SGD. With momentum or weight
+    decay that quotient would count gradients several times over and take in the decay, so they are summed directly.
+    """
+
+    name: ClassVar[str] = "scaffold"
+    title: ClassVar[str] = "SCAFFOLD"
+    family: ClassVar[str] = "one global model"
+
+    server_lr: Annotated[float, Field(gt=0, le=100, description="lr_g, how far the server follows the mean")] = 1.0
+
+    def setup(self, server: Server) -> None:
+        super().setup(server)
+        server.state["c"] = torch.zeros_like(flatten(server.task.initial, server.task.model))
+
+    def send(self, server: Server, client: int) -> Message:
+        return Message(w=server.weights("w"), c=server.state["c"])
+
+    def local(self, client: Client, down: Message) -> Message:
+        c = down.tensor("c")
+        own = client.state.get("c", torch.zeros_like(c))
+        assert isinstance(own, Tensor)
+        shift, total, steps = c - own, torch.zeros_like(c), 0
+
+        def correct(parameters: Tensor, gradient: Tensor) -> None:
+            nonlocal steps
+            total.add_(gradient)
+            steps += 1
+            gradient.add_(shift)
+
+        w = train(client, down.weights("w"), correction=correct)
+        mean = total / steps
+        client.state["c"] = mean
+        return Message(w=w, dc=mean - own)
+
+    def merge(self, server: Server, replies: dict[int, Message]) -> None:
+        w, c = server.weights("w"), server.state["c"]
+        assert isinstance(c, Tensor)
+        mean = average({i: up.weights("w") for i, up in replies.items()}, dict.fromkeys(replies, 1.0))
+        moved = {
+            name: torch.lerp(w[name], mean[name], self.server_lr) for name, _ in server.task.model.named_parameters()
+        }
+        server.state["w"] = {**mean, **moved}  # buffers are averaged, not followed
+        server.state["c"] = c + sum(up.tensor("dc") for up in replies.values()) / server.task.clients
