@@ -121,3 +121,20 @@ def load_into(model: nn.Module, weights: Weights) -> nn.Module:
 def copy_with(model: nn.Module, weights: Weights) -> nn.Module:
     """A copy of the module that holds these weights and shares nothing."""
     return load_into(copy.deepcopy(model), weights)
+
+
+def reinitialised(model: nn.Module, seed: int) -> Weights:
+    """Weights of another random initialisation: each layer draws its own, by its reset_parameters()."""
+    fresh = copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for layer in fresh.modules():
+            if callable(reset := getattr(layer, "reset_parameters", None)):
+                reset()
+    weights = weights_of(fresh)
+    if all(torch.equal(tensor, weights[name]) for name, tensor in weights_of(model).items()):
+        raise ConfigError(
+            f"the model {type(model).__name__} cannot be initialised anew, which this method needs: "
+            "give at least one of its layers a reset_parameters() that draws its weights"
+        )
+    return weights
