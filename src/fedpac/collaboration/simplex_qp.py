@@ -127,9 +127,12 @@ def _walk_one(Q: Array, c: Array, a: Array) -> float:
                 best[:], best_residual = a, residual
             if residual <= TOLERANCE:
                 break
-            wanted = np.setdiff1d(np.flatnonzero(slack < -TOLERANCE), support)
+            slack[support] = 0.0
+            wanted = np.flatnonzero(slack < -TOLERANCE)
             most_eager = np.argsort(slack[wanted], kind="stable")[: len(support)]
             support = np.concatenate([support, wanted[most_eager]])
+        largest = int(np.argmax(a[support]))
+        support[[0, largest]] = support[[largest, 0]]
         step = _newton_step(Q, c, a, support)
         falling = step < 0
         limits = a[support[falling]] / -step[falling]
@@ -146,18 +149,15 @@ def _walk_one(Q: Array, c: Array, a: Array) -> float:
 
 
 def _newton_step(Q: Array, c: Array, a: Array, support: npt.NDArray[np.intp]) -> Array:
-    """The step from a to the minimiser over all points with this support and sum one."""
-    block = Q[np.ix_(support, support)]
-    gradient = block @ a[support] - c[support]
-    r = int(np.argmax(a[support]))
-    others = np.delete(np.arange(len(support)), r)
-    P = (block - block[r] - (block[:, r, None] - block[r, r]))[np.ix_(others, others)]
-    terms = np.diag(block) + 2 * np.abs(block[r]) + block[r, r] + np.abs(c[support]) + abs(c[support[r]])
-    P[np.diag_indices_from(P)] += TINY * terms[others] + np.finfo(float).tiny
-    step = np.zeros(len(support))
-    step[others] = np.linalg.solve(P, gradient[r] - gradient[others])
-    step[r] = -step.sum()
-    return step
+    """The step from a to the minimiser over all points with this support and sum one; its first entry is r."""
+    block, c = Q[support[:, None], support], c[support]
+    gradient = block @ a[support] - c
+    terms = np.diag(block) + 2 * np.abs(block[0]) + block[0, 0] + np.abs(c) + abs(c[0])
+    relative = block - block[0]
+    P = relative[1:, 1:] - relative[1:, :1]
+    P.flat[:: len(support)] += TINY * terms[1:] + np.finfo(float).tiny
+    others = np.linalg.solve(P, gradient[0] - gradient[1:])
+    return np.concatenate([[-others.sum()], others])
 
 
 def _check(Q: Array, C: Array, start: Array | None) -> None:
