@@ -5,14 +5,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
-from fedpac.message import Message, Weights
-from fedpac.methods import make_method
-from fedpac.methods.fedpac import FedPAC
-from fedpac.methods.fedrep import FedRep
-from fedpac.models import copy_with, section
-from fedpac.server import Server
 from tests.helpers import (
     CLASSES,
     FEATURES,
@@ -26,6 +18,14 @@ from tests.helpers import (
     tiny_task,
     visit,
 )
+from torch import Tensor
+
+from fedpac.message import Message, Weights
+from fedpac.methods import make_method
+from fedpac.methods.fedpac import FedPAC
+from fedpac.methods.fedrep import FedRep
+from fedpac.models import copy_with, section
+from fedpac.server import Server
 
 
 def test_two_rounds_follow_algorithm_1() -> None:
@@ -61,7 +61,10 @@ def literal_fedpac(data, rounds, lam, head_lr):
             z = model.body(x).detach().double()
             prior.append([float((y == k).double().mean()) for k in range(CLASSES)])
             mu.append([z[y == k].mean(0) if (y == k).any() else torch.zeros(FEATURES).double() for k in range(CLASSES)])
-            V.append(sum(float(f @ f) for f in z) / len(y) - sum(p**2 * float(v @ v) for p, v in zip(prior[i], mu[i])))
+            V.append(
+                sum(float(f @ f) for f in z) / len(y)
+                - sum(p**2 * float(v @ v) for p, v in zip(prior[i], mu[i], strict=True))
+            )
             literal_sgd(model, x, y, batches_of(client, 1, "head"), trained="head.", lr=head_lr)
 
             def loss(model, xb, yb, t=t, own=mu[i]):
@@ -69,7 +72,9 @@ def literal_fedpac(data, rounds, lam, head_lr):
                 value = F.cross_entropy(model.head(f), yb)
                 if t > 1:
                     target = [centroids[k] if centroids[k] is not None else own[k].float() for k in yb]
-                    value = value + lam * sum(((a - b) ** 2).sum() / FEATURES for a, b in zip(f, target)) / len(yb)
+                    value = value + lam * sum(
+                        ((a - b) ** 2).sum() / FEATURES for a, b in zip(f, target, strict=True)
+                    ) / len(yb)
                 return value
 
             w = literal_sgd(model, x, y, batches_of(client, purpose="body"), loss=loss, trained="body.")
@@ -104,7 +109,7 @@ def literal_weights(i, mu, prior, V, sizes):
                 b = prior[i][y] * mu[i][y] - prior[jj][y] * mu[jj][y]
                 D[j, jj] += float(torch.trace(torch.outer(a, b)))
     x = cp.Variable(m)
-    P = D + np.diag([v / n for v, n in zip(V, sizes)]) + 1e-12 * np.eye(m)
+    P = D + np.diag([v / n for v, n in zip(V, sizes, strict=True)]) + 1e-12 * np.eye(m)
     cp.Problem(cp.Minimize(cp.quad_form(x, cp.psd_wrap(P))), [x >= 0, cp.sum(x) == 1]).solve(solver="CLARABEL")
     value = np.where(x.value < 1e-3, 0, x.value)
     return value / value.sum()
