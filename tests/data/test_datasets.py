@@ -272,6 +272,7 @@ def test_archive_without_the_files(tmp_path):
         ("train/dog/big.png", png(np.zeros((64, 48, 3), np.uint8)), ("big.png", "48 x 64", "expected 32 x 32")),
         ("train/zebra/a.png", png(np.zeros((32, 32, 3), np.uint8)), ("'zebra'", "airplane")),
     ],
+    ids=["damaged", "size", "class"],
 )
 def test_bad_image(tmp_path, cinic, path, content, words):
     (cinic / path).parent.mkdir(exist_ok=True)

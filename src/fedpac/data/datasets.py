@@ -102,6 +102,13 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
     return Dataset(name, pools["train"], pools["test"], recipe.classes, note, source)
 
 
+def present(name: str, data_dir: Path | str | None = None) -> bool:
+    """Whether load() finds all files where it looks for them, so that it downloads nothing."""
+    recipe, folder = recipe_of(name), data_root(data_dir) / name
+    loose = _loose(recipe.wanted, folder)
+    return len(loose) == len(recipe.wanted) or all((folder / d.name).exists() for d in recipe.downloads)
+
+
 def recipe_of(name: str) -> Recipe:
     if name not in RECIPES:
         raise DataError(unknown("data set", name, RECIPES))

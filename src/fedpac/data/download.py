@@ -47,7 +47,8 @@ def fetch(download: Download, folder: Path) -> Path:
 
 
 def _resuming_downloader(url: str, output_file: str, pooch: Any) -> None:
-    part = Path(pooch.path) / f"{url.rsplit('/', 1)[-1]}.part"
+    """As pooch wants it: `output_file` is a temporary name in the folder where the file will be."""
+    part = Path(output_file).parent / f"{url.rsplit('/', 1)[-1]}.part"
     idle = 0
     while True:
         before = part.stat().st_size if part.exists() else 0

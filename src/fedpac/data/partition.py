@@ -58,12 +58,12 @@ def _decks(own: Ints, counts: Ints, stream: np.random.Generator) -> Ints:
     size, need = len(own), int(ends[-1])
     dealt = np.empty(-(-need // max(size, 1)) * size, np.int64)
     for end in range(0, len(dealt), max(size, 1)):
-        # the client at the seam already holds cards of the old deck: in the new one they go to the bottom
+        # the client at the seam holds cards of the old deck: the more often, the deeper they go into the new one
         client = np.searchsorted(ends, end, side="right")
-        deck = stream.permutation(own)
-        held = np.isin(deck, dealt[ends[client] - counts[client] : end])
-        dealt[end : end + size] = np.concatenate([deck[~held], deck[held]])
-    return dealt[:need]
+        held = np.bincount(dealt[ends[client] - counts[client] : end], minlength=size)
+        deck = stream.permutation(size)
+        dealt[end : end + size] = deck[np.argsort(held[deck], kind="stable")]
+    return own[dealt[:need]]
 
 
 def dominant_sets(classes: int, groups: int) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ __all__ = ["DataConfig", "Scenario", "build", "describe", "from_arrays", "from_f
 OWN = "own"  # the name of a data set that is the user's
 CLASSES_PER_GROUP = (3, 3, 5, 5, 8)
 MINIMUM = 10  # samples of a client, dirichlet and natural
+TEST_SHARE = 0.2
+MOST = 1_000_000_000  # samples dealt in all: 8 GB of indices
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Shift = Literal["none", "labels", "rotation", "source"]
 
@@ -104,7 +106,7 @@ class DataConfig(BaseModel):
     s: Annotated[float, Field(ge=0, le=100)] | None = Field(
         None, description="percent of a client's samples spread over all classes, the rest is dominant classes; 20"
     )
-    dominant: tuple[tuple[int, ...], ...] | None = Field(
+    dominant: Annotated[tuple[tuple[int, ...], ...], Field(min_length=1)] | None = Field(
         None, description="dominant classes of each group; client i is in group i mod their number"
     )
     groups: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
@@ -129,7 +131,7 @@ class DataConfig(BaseModel):
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="natural: share of an owner's samples kept for testing, where the data are not split yet; 0.2"
     )
-    angles: tuple[float, ...] | None = Field(
+    angles: tuple[Annotated[float, Field(ge=-360, le=360)], ...] | None = Field(
         None, description="shift 'rotation': degrees for each group; evenly spaced over the full turn"
     )
     augment: bool | None = Field(None, description="random crops and flips in training; yes for cifar10 and cinic10")
@@ -166,26 +168,37 @@ class DataConfig(BaseModel):
             raise ValueError(f"data set '{OWN}' and scenario 'natural' go together: set both, and `path`.")
         if partition == "natural" and self.path is None:
             raise ValueError("scenario 'natural' needs `path`: the folder or npz file of your own data.")
-        if self.angles is not None and self.shift_used != "rotation":
-            raise ValueError("angles are for shift 'rotation'.")
         if self.shift_used == "source" and self.dataset != "cinic10":
             raise ValueError(
                 f"shift 'source' is for data set 'cinic10', whose images have a source; not '{self.dataset}'."
             )
-        self._check_classes()
+        if self.dataset != OWN:
+            self._check_classes(datasets.RECIPES[self.dataset].classes)
+            each = max(self.samples or 1, self.test_samples or 1, *(self.sizes or (1,)))
+            if (asked := each * (self.clients or PRESETS[self.scenario].clients)) > MOST:
+                raise ValueError(f"clients times samples is {asked:,}; at most {MOST:,} indices are dealt.")
+        self._check_groups(partition)
         return self
 
-    def _check_classes(self) -> None:
-        if self.dataset == OWN:
-            return
-        classes = datasets.RECIPES[self.dataset].classes
+    def _check_groups(self, partition: str) -> None:
+        grouped = partition in ("groups", "imbalanced", "pathological") or self.shift_used in ("labels", "rotation")
+        if self.groups is not None and not grouped:
+            raise ValueError(
+                f"groups means nothing in scenario '{self.scenario}' without a shift of labels or rotation."
+            )
+        if self.groups not in (None, there := _groups(self)):
+            raise ValueError(f"groups is {self.groups}, but the other keys make {there} groups.")
+        if self.angles is not None and self.shift_used != "rotation":
+            raise ValueError("angles means nothing without shift 'rotation'.")
+        if self.angles is not None and len(self.angles) != there:
+            raise ValueError(f"angles has {len(self.angles)} values, but there are {there} groups.")
+
+    def _check_classes(self, classes: int) -> None:
         for favoured in self.dominant or ():
             if not favoured or len(set(favoured)) < len(favoured) or not set(favoured) <= set(range(classes)):
                 raise ValueError(
                     f"dominant has {list(favoured)}; each set is one or more different classes of 0 to {classes - 1}."
                 )
-        if self.dominant is not None and self.groups not in (None, len(self.dominant)):
-            raise ValueError(f"groups is {self.groups}, but dominant has {len(self.dominant)} sets.")
         if self.classes_per_group and (most := max(self.classes_per_group)) > classes:
             raise ValueError(
                 f"classes_per_group has {most}; allowed are 1 to {classes}, the classes of '{self.dataset}'."
@@ -194,6 +207,38 @@ class DataConfig(BaseModel):
     @property
     def shift_used(self) -> Shift:
         return PRESETS[self.scenario].shift if self.shift is None else self.shift
+
+    def resolved(self) -> Self:
+        """The same data with every value that is used written out; what stays None is not used here."""
+        partition = PRESETS[self.scenario].partition
+        shift, own = self.shift_used, self.dataset == OWN
+        used: dict[str, object] = {"shift": shift, "augment": self.augment}
+        if own:
+            path = self.path and self.path.expanduser().absolute()  # so that the run can be resumed from elsewhere
+            used |= {"path": path, "augment": bool(self.augment), "test_share": self.test_share or TEST_SHARE}
+        else:
+            recipe = datasets.recipe_of(self.dataset)
+            used["augment"] = recipe.augment if self.augment is None else self.augment
+            used["clients"] = self.clients or PRESETS[self.scenario].clients
+            used["test_samples"] = self.test_samples or recipe.test_samples
+            if partition != "dirichlet":  # where None deals out the whole training set
+                used["samples"] = self.samples or PRESETS[self.scenario].samples or recipe.samples
+            if partition in HEEDED["dominant"]:
+                used |= {"s": 20.0 if self.s is None else self.s, "dominant": _dominant(self, recipe)}
+            if partition == "imbalanced":
+                used["sizes"] = self.sizes or _sizes(cast(int, used["samples"]))
+            if partition == "pathological":
+                used["allocation"] = self.allocation or "random"
+                used["classes_per_group"] = self.classes_per_group or CLASSES_PER_GROUP
+            if partition == "dirichlet":
+                used["beta"] = self.beta or 1.0
+        if partition in HEEDED["min_samples"]:
+            used["min_samples"] = self.min_samples or MINIMUM
+        if shift in ("labels", "rotation"):
+            used["groups"] = _groups(self)
+            if shift == "rotation":
+                used["angles"] = self.angles or tuple(360 * g / _groups(self) for g in range(_groups(self)))
+        return type(self).model_validate({**self.model_dump(), **used})
 
 
 def build(config: DataConfig, seed: int, data_dir: Path | None = None) -> Scenario:
@@ -250,7 +295,7 @@ def _counts(config: DataConfig, seed: int, recipe: datasets.Recipe, y: Ints) -> 
     else:
         sizes = np.full(clients, samples)
         if preset.partition == "imbalanced":
-            sizes = stream.choice(config.sizes or (max(1, samples // 2), samples, 2 * samples), size=clients)
+            sizes = stream.choice(config.sizes or _sizes(samples), size=clients)
         if preset.partition == "pathological":
             per_group = config.classes_per_group or CLASSES_PER_GROUP
             shares = pathological_shares(clients, classes, per_group, config.allocation == "clustered", stream)
@@ -261,6 +306,10 @@ def _counts(config: DataConfig, seed: int, recipe: datasets.Recipe, y: Ints) -> 
             shares = group_shares(clients, classes, _dominant(config, recipe), s)
         train = apportion(shares, sizes, stream)
     return train, apportion(shares, np.full(clients, config.test_samples or recipe.test_samples), stream)
+
+
+def _sizes(samples: int) -> tuple[int, ...]:
+    return max(1, samples // 2), samples, 2 * samples
 
 
 def _dominant(config: DataConfig, recipe: datasets.Recipe) -> Sequence[Sequence[int]]:
@@ -288,8 +337,6 @@ def _shifted(scenario: Scenario, config: DataConfig, seed: int) -> Scenario:
         relabel = [relabelling(seed, g, scenario.classes) for g in range(groups)]
     else:
         angles = [360 * g / groups for g in range(groups)] if config.angles is None else list(config.angles)
-        if len(angles) != groups:
-            raise ConfigError(f"angles has {len(angles)} values, but there are {groups} groups.")
     clients = []
     for i, client in enumerate(scenario.clients):
         g = i % groups
@@ -301,7 +348,7 @@ def _shifted(scenario: Scenario, config: DataConfig, seed: int) -> Scenario:
 def _own(config: DataConfig, seed: int) -> Scenario:
     assert config.path is not None  # the config has been validated
     read = from_owners if config.path.suffix == ".npz" else from_folder
-    scenario = read(config.path, seed, config.test_share or 0.2, config.min_samples or MINIMUM)
+    scenario = read(config.path, seed, config.test_share or TEST_SHARE, config.min_samples or MINIMUM)
     return replace(scenario, clients=[replace(c, augment=bool(config.augment)) for c in scenario.clients])
 
 
