@@ -1,5 +1,6 @@
 """One validated experiment config: TOML in, TOML out. A wrong key or value names itself and what is allowed."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -55,7 +56,8 @@ class Config(BaseModel):
         return make_method(settings.pop("name", "fedpac"), settings)
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(self.model_dump(exclude_none=True, mode="json"))
+        text = tomli_w.dumps(self.model_dump(exclude_none=True, mode="json"))
+        return re.sub(r"\[\n([^\[\]]*?),?\n *\]", lambda found: f"[{' '.join(found[1].split())}]", text)  # short lists
 
 
 def make_config(values: dict[str, Any]) -> Config:
@@ -74,7 +76,8 @@ def make_config(values: dict[str, Any]) -> Config:
         raise ConfigError("\n".join(_explain(problem) for problem in error.errors())) from None
     method = config.make_method()  # its settings are checked now, and their defaults written out
     settings = method.model_dump(exclude_none=True, mode="json")
-    return config.model_copy(update={"method": {"name": config.method.get("name", "fedpac"), **settings}})
+    used = {"name": config.method.get("name", "fedpac"), **settings}
+    return config.model_copy(update={"method": used, "data": config.data.resolved()})
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -102,8 +105,8 @@ def override(values: dict[str, Any], assignment: str) -> dict[str, Any]:
     *sections, last = key.split(".")
     for name in sections:
         inner = at.get(name, {})
-        if isinstance(inner, str):  # method = "fedpac" is short for [method] name = "fedpac"
-            inner = {"name": inner}
+        if not isinstance(inner, dict):  # method = "fedpac" is short for [method] name = "fedpac"
+            inner = {"name": inner} if name == "method" else {}
         at[name] = {**inner}
         at = at[name]
     at[last] = value

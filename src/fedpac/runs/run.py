@@ -6,7 +6,8 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ import torch
 
 from fedpac import native
 from fedpac.config import Config, make_config, read_config
-from fedpac.data.scenario import Scenario, build
+from fedpac.data.scenario import Scenario, build, describe
 from fedpac.engines import make_engine
 from fedpac.federation import Federation, RoundReport
 from fedpac.models import build_model
 from fedpac.runs.checkpoint import read_checkpoint, write_checkpoint
-from fedpac.runs.store import CHECKPOINT, RunStore
+from fedpac.runs.store import CHECKPOINT, Row, RunStore
+from fedpac.runs.tables import read_run, summarise
 from fedpac.task import Task
 
 Progress = Callable[[RoundReport], None]
@@ -30,9 +32,11 @@ Progress = Callable[[RoundReport], None]
 def run(config: Config, out: Path, data_dir: Path | None = None, progress: Progress | None = None) -> dict[str, Any]:
     """Run the config into a new folder; returns the summary that is also written there."""
     scenario = build(config.data, config.run.seed, data_dir)  # before the folder exists: nothing half-made on bad data
-    store = RunStore.create(out, config.to_toml())
-    with store.locked():
-        return _execute(config, scenario, store, progress)
+    task = make_task(config, scenario)
+    store = RunStore(out)
+    with store.locked(create=True):
+        store.create(config.to_toml(), client_rows(scenario), scenario.classes)
+        return _execute(config, scenario, task, store, data_dir, progress)
 
 
 def resume(
@@ -41,12 +45,17 @@ def resume(
     """Continue a run after an interruption, as if there had been none. A finished run is left alone."""
     store = RunStore.open(out)
     if store.finished:
-        return store.read_summary()
+        return store.read_json("summary.json")
     config = make_config(read_config(out / "config.toml"))
     if workers is not None:
-        config = config.model_copy(update={"run": config.run.model_copy(update={"workers": workers})})
+        values = config.model_dump(exclude_none=True)
+        config = make_config({**values, "run": {**values["run"], "workers": workers}})
     with store.locked():
-        return _execute(config, build(config.data, config.run.seed, data_dir), store, progress)
+        if data_dir is None and (out / "environment.json").exists():
+            known = store.read_json("environment.json").get("data_dir")
+            data_dir = Path(known) if known else None
+        scenario = build(config.data, config.run.seed, data_dir)
+        return _execute(config, scenario, make_task(config, scenario), store, data_dir, progress)
 
 
 def make_task(config: Config, scenario: Scenario) -> Task:
@@ -61,9 +70,22 @@ def fingerprint(config: Config) -> str:
     return hashlib.blake2b(repr(values).encode(), digest_size=16).hexdigest()
 
 
-def _execute(config: Config, scenario: Scenario, store: RunStore, progress: Progress | None) -> dict[str, Any]:
-    method, task, mark = config.make_method(), make_task(config, scenario), fingerprint(config)
+def client_rows(scenario: Scenario) -> list[Row]:
+    counts = describe(scenario).tolist()
+    return [
+        (i, c.name, "" if c.group is None else c.group, len(c.train), len(c.test), *row)
+        for i, (c, row) in enumerate(zip(scenario.clients, counts, strict=True))
+    ]
+
+
+def _execute(
+    config: Config, scenario: Scenario, task: Task, store: RunStore, data_dir: Path | None, progress: Progress | None
+) -> dict[str, Any]:
+    method, mark = config.make_method(), fingerprint(config)
     path = store.path / CHECKPOINT
+    saved = read_checkpoint(path, mark) if path.exists() else None  # before anything is changed in the folder
+    store.truncate(saved.round if saved else 0)
+    _record_session(store, data_dir, saved.round if saved else 0, scenario.note)
     with make_engine(config.run.engine, task, method, scenario.clients, config.run.workers) as engine:
         federation = Federation(
             task,
@@ -72,71 +94,35 @@ def _execute(config: Config, scenario: Scenario, store: RunStore, progress: Prog
             participation=config.run.participation,
             evaluate_every=config.run.evaluate_every,
         )
-        if path.exists():
-            saved = read_checkpoint(path, mark)
+        if saved:
             federation.server.round, federation.server.state = saved.round, saved.server
             engine.states = saved.clients
-        store.truncate(federation.server.round)
         for report in federation.rounds():
-            store.append(report)
-            if report.round % config.run.checkpoint_every == 0 or report.round == task.rounds:
+            saving = report.round % config.run.checkpoint_every == 0 or report.round == task.rounds
+            store.append(report, sync=saving)  # first the rows, then the checkpoint that says they are there
+            if saving:
                 write_checkpoint(path, mark, report.round, federation.server.state, engine.states)
             if progress is not None:
                 progress(report)
-    summary = summarise(config, scenario, store)
-    store.write_summary(summary)
+    summary = summarise(read_run(store.path))
+    store.write_json("summary.json", summary)
     return summary
 
 
-# --- the summary --------------------------------------------------------------------------------------------------
+# --- where the numbers come from ----------------------------------------------------------------------------------
 
 
-def describe(accuracies: Sequence[float], sizes: Sequence[int]) -> dict[str, float]:
-    """Mean and spread over clients. The plain mean counts every client equally, as the paper does."""
-    values = np.sort(np.asarray(accuracies))
-    worst = values[: max(1, len(values) // 10)]
-    return {
-        "mean": float(values.mean()),
-        "std": float(values.std()),
-        "worst_decile": float(worst.mean()),
-        "weighted_mean": float(np.average(accuracies, weights=sizes)),
-    }
-
-
-def summarise(config: Config, scenario: Scenario, store: RunStore) -> dict[str, Any]:
-    method = config.make_method()
-    sizes = [len(client.train) for client in scenario.clients]
-    by_round: dict[str, dict[int, list[float]]] = {"received": {}, "personal": {}}
-    for row in store.rows("metrics.csv"):
-        by_round[row["split"]].setdefault(int(row["round"]), []).append(float(row["accuracy"]))
-    results: dict[str, Any] = {}
-    for split, rounds in by_round.items():
-        best = max(rounds, key=lambda t: np.mean(rounds[t]))
-        results[split] = {
-            "final": {"round": max(rounds), **describe(rounds[max(rounds)], sizes)},
-            "best": {"round": best, **describe(rounds[best], sizes)},
-        }
-    timing = store.rows("rounds.csv")
-    return {
-        "method": config.method["name"],
-        "title": method.title,
-        "dataset": config.data.dataset,
-        "scenario": scenario.name,
-        "note": scenario.note,
-        "clients": len(scenario.clients),
-        "rounds": config.run.rounds,
-        "seed": config.run.seed,
-        "reported": method.reported,
-        **results,
-        "seconds": round(sum(float(row["seconds"]) for row in timing), 3),
-        "bytes_down": sum(int(row["bytes_down"]) for row in timing),
-        "bytes_up": sum(int(row["bytes_up"]) for row in timing),
-        **provenance(),
-    }
+def _record_session(store: RunStore, data_dir: Path | None, after_round: int, note: str) -> None:
+    """environment.json: each start of the run, with what one needs to know to get the same numbers again."""
+    path = store.path / "environment.json"
+    earlier = store.read_json("environment.json")["sessions"] if path.exists() else []
+    session = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "after_round": after_round, **provenance()}
+    chosen = data_dir or os.environ.get("FEDPAC_DATA")
+    root = str(Path(chosen).expanduser().absolute()) if chosen else ""
+    store.write_json("environment.json", {"data_dir": root, "note": note, "sessions": [*earlier, session]})
 
 
 def provenance() -> dict[str, Any]:
-    """What one needs to know to get the same numbers again."""
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": _commit(),
@@ -161,5 +147,3 @@ def _commit() -> str:
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     return described.stdout.strip() or "unknown"
-
-

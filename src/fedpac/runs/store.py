@@ -1,8 +1,9 @@
 """A run's folder: plain files that anything else (tables, figures, a spreadsheet) can read.
 
-config.toml    what was run, complete                     metrics.csv   round,client,split,accuracy,loss
-summary.json   the result, when the run is finished       weights.csv   round,client,peer,weight
-rounds.csv     seconds and bytes of every round           checkpoint.safetensors   to continue from
+config.toml        what was run, complete                 metrics.csv   round,client,split,accuracy,loss
+clients.csv        what every client holds                weights.csv   round,client,peer,weight
+environment.json   machine, versions, commands            rounds.csv    seconds and bytes of every round
+summary.json       the result, when the run is finished   checkpoint.safetensors   to continue from
 """
 
 import csv
@@ -11,10 +12,10 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fedpac.errors import RunError
 from fedpac.federation import RoundReport
@@ -22,9 +23,13 @@ from fedpac.federation import RoundReport
 METRICS = ("round", "client", "split", "accuracy", "loss")
 WEIGHTS = ("round", "client", "peer", "weight")
 ROUNDS = ("round", "participants", "seconds", "client_seconds", "bytes_down", "bytes_up")
+CLIENTS = ("client", "name", "group", "train", "test")  # and class_0, class_1, ...: training samples of each class
 TABLES = {"metrics.csv": METRICS, "weights.csv": WEIGHTS, "rounds.csv": ROUNDS}
 
 CHECKPOINT = "checkpoint.safetensors"
+LOCK = ".lock"
+
+Row: TypeAlias = Sequence[object]
 
 
 @contextmanager
@@ -35,9 +40,11 @@ def explained(path: Path) -> Iterator[None]:
     except OSError as error:
         advice = {
             errno.ENOSPC: "the disk is full: free some space, then continue with 'fedpac resume'",
+            errno.EDQUOT: "your disk quota is used up: free some space, then continue with 'fedpac resume'",
             errno.EROFS: "the file system is read-only: choose another folder",
             errno.EACCES: "writing there is not allowed: choose another folder or change its permissions",
             errno.ENOTDIR: "a part of that path is a file, not a folder",
+            errno.EEXIST: "that is a file, not a folder",
         }.get(error.errno or 0, error.strerror or str(error))
         raise RunError(f"{path}: {advice}") from None
 
@@ -56,23 +63,10 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 class RunStore:
-    """Writes one run's folder. Holding it open locks the folder against a second writer."""
+    """One run's folder. Whoever writes to it does so inside `locked()`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @classmethod
-    def create(cls, path: Path, config_toml: str) -> "RunStore":
-        with explained(path):
-            path.mkdir(parents=True, exist_ok=True)
-            if (path / "config.toml").exists():
-                raise RunError(f"{path} already holds a run: continue it with 'fedpac resume {path}' or choose another")
-            if any(path.iterdir()):
-                raise RunError(f"{path} is not empty: choose a new folder for the run")
-            store = cls(path)
-            store.truncate(0)
-            write_atomically(path / "config.toml", config_toml.encode())
-            return store
 
     @classmethod
     def open(cls, path: Path) -> "RunStore":
@@ -81,25 +75,60 @@ class RunStore:
         return cls(path)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        with explained(self.path), (self.path / ".lock").open("w") as file:
+    def locked(self, create: bool = False) -> Iterator[None]:
+        """Keeps a second writer out. The lock is this process's own and dies with it: forked workers do not hold it.
+
+        With `create`, the folder is made if there is none, and removed again if nothing was put into it.
+        """
+        with explained(self.path):
+            made = create and not self.path.exists()
+            if create:
+                self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / LOCK).open("a")
+        try:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
                 raise RunError(f"another process is writing the run in {self.path}") from None
-            try:
-                yield
-            finally:
-                (self.path / ".lock").unlink(missing_ok=True)
+            for leftover in self.path.glob(".*.tmp"):  # of a process that was killed while it wrote
+                leftover.unlink(missing_ok=True)
+            yield
+        finally:
+            file.close()
+            if made and not (self.path / "config.toml").exists():
+                with suppress(OSError):
+                    (self.path / LOCK).unlink()
+                    self.path.rmdir()
+
+    def create(self, config_toml: str, clients: Iterable[Row], classes: int) -> None:
+        """Put a new run into the folder. config.toml comes last: a folder without it holds no run."""
+        if (self.path / "config.toml").exists():
+            raise RunError(
+                f"{self.path} already holds a run: continue it with 'fedpac resume {self.path}' or choose another"
+            )
+        ours = {LOCK, "clients.csv", *TABLES}  # left by a start that was interrupted
+        if {entry.name for entry in self.path.iterdir()} - ours:
+            raise RunError(f"{self.path} is not empty: choose a new folder for the run")
+        columns = (*CLIENTS, *(f"class_{k}" for k in range(classes)))
+        try:
+            with explained(self.path):
+                write_atomically(self.path / "clients.csv", _csv([columns, *clients]).encode())
+                for name, header in TABLES.items():
+                    write_atomically(self.path / name, _csv([header]).encode())
+                write_atomically(self.path / "config.toml", config_toml.encode())
+        except RunError:
+            for name in ("clients.csv", *TABLES):
+                (self.path / name).unlink(missing_ok=True)
+            raise
 
     @property
     def finished(self) -> bool:
         return (self.path / "summary.json").is_file()
 
-    def append(self, report: RoundReport) -> None:
-        """One round's rows, each table in one write."""
+    def append(self, report: RoundReport, sync: bool = False) -> None:
+        """One round's rows, each table in one write. With `sync` they are on the disk when this returns."""
         t = report.round
-        rows: dict[str, Iterable[tuple[object, ...]]] = {
+        rows: dict[str, Iterable[Row]] = {
             "metrics.csv": [(t, s.client, s.which, repr(s.accuracy), repr(s.loss)) for s in report.scores],
             "weights.csv": [(t, i, j, repr(weight)) for i, j, weight in report.peer_weights],
             "rounds.csv": [
@@ -111,41 +140,54 @@ class RunStore:
             for name, lines in rows.items():
                 with (self.path / name).open("a", newline="") as file:
                     file.write(_csv(lines))
+                    if sync:
+                        file.flush()
+                        os.fsync(file.fileno())
 
     def truncate(self, round: int) -> None:
         """Forget every row of later rounds, and a last line that was cut off in the middle."""
-        with explained(self.path):
-            for name, columns in TABLES.items():
-                path = self.path / name
+        for name, columns in TABLES.items():
+            path = self.path / name
+            with explained(self.path):
                 kept = [line for line in _complete_lines(path) if int(line.split(",", 1)[0]) <= round]
                 write_atomically(path, "".join([_csv([columns]), *kept]).encode())
+        if [int(row["round"]) for row in self.rows("rounds.csv")] != list(range(1, round + 1)):
+            raise RunError(
+                f"{self.path}: the checkpoint is of round {round}, but rounds.csv does not hold the rounds before it; "
+                "restore the file, or start again in a new folder"
+            )
 
-    def write_summary(self, summary: dict[str, Any]) -> None:
+    def write_json(self, name: str, values: dict[str, Any]) -> None:
         with explained(self.path):
-            write_atomically(self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+            write_atomically(self.path / name, (json.dumps(values, indent=2) + "\n").encode())
 
-    def read_summary(self) -> dict[str, Any]:
+    def read_json(self, name: str) -> dict[str, Any]:
         try:
-            summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
+            values: dict[str, Any] = json.loads((self.path / name).read_text())
         except FileNotFoundError:
-            raise RunError(f"{self.path} has no summary.json: finish the run with 'fedpac resume {self.path}'") from None
-        except ValueError as error:
-            raise RunError(f"{self.path / 'summary.json'} is damaged: {error}") from None
-        return summary
+            raise RunError(f"{self.path} has no {name}: finish the run with 'fedpac resume {self.path}'") from None
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.path / name} is damaged: {error}") from None
+        return values
 
     def rows(self, table: str) -> list[dict[str, str]]:
         path = self.path / table
+        expected = TABLES.get(table, CLIENTS)
         try:
             with path.open(newline="") as file:
-                rows = list(csv.DictReader(file))
+                reader = csv.DictReader(file)
+                rows = list(reader)
         except FileNotFoundError:
             raise RunError(f"{path} is missing") from None
-        if rows and tuple(rows[0]) != TABLES[table]:
-            raise RunError(f"{path} has the columns {','.join(rows[0])}; expected {','.join(TABLES[table])}")
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise RunError(f"{path} cannot be read: {error}") from None
+        columns = reader.fieldnames or []
+        if tuple(columns[: len(expected)]) != expected:
+            raise RunError(f"{path} has the columns {','.join(columns)}; expected {','.join(expected)}")
         return rows
 
 
-def _csv(rows: Iterable[tuple[object, ...]]) -> str:
+def _csv(rows: Iterable[Row]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
@@ -154,5 +196,5 @@ def _csv(rows: Iterable[tuple[object, ...]]) -> str:
 def _complete_lines(path: Path) -> list[str]:
     if not path.exists():
         return []
-    lines = path.read_text().splitlines(keepends=True)
-    return [line for line in lines[1:] if line.endswith("\n") and line[0].isdigit()]
+    lines = path.read_bytes().decode(errors="replace").splitlines(keepends=True)
+    return [line for line in lines[1:] if line.endswith("\n") and line.split(",", 1)[0].isdigit()]

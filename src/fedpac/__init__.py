@@ -1,0 +1,67 @@
+"""Personalised federated learning: FedPAC and the methods it is compared with.
+
+    import fedpac
+
+    result = fedpac.fit(model, clients, method="fedpac", rounds=20, lr=0.05)
+    result.models[0].predict(x)
+
+Names are imported when they are first used, so `import fedpac` is quick.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedpac.api import ClientModel, Result, fit, load_run
+    from fedpac.client import Client
+    from fedpac.config import Config, make_config
+    from fedpac.data.own import from_arrays, from_folder, from_owners
+    from fedpac.errors import FedpacError
+    from fedpac.message import Message
+    from fedpac.methods import Method, methods
+    from fedpac.models import Classifier
+    from fedpac.runs.run import resume, run
+    from fedpac.server import Server
+    from fedpac.training import train
+
+_HOME = {
+    "fit": "api", "load_run": "api", "Result": "api", "ClientModel": "api",
+    "run": "runs.run", "resume": "runs.run", "Config": "config", "make_config": "config",
+    "Method": "methods", "methods": "methods", "Client": "client", "Server": "server", "Message": "message",
+    "train": "training", "Classifier": "models", "FedpacError": "errors",
+    "from_arrays": "data.own", "from_folder": "data.own", "from_owners": "data.own",
+}  # fmt: skip
+
+__all__ = [
+    "Classifier",
+    "Client",
+    "ClientModel",
+    "Config",
+    "FedpacError",
+    "Message",
+    "Method",
+    "Result",
+    "Server",
+    "fit",
+    "from_arrays",
+    "from_folder",
+    "from_owners",
+    "load_run",
+    "make_config",
+    "methods",
+    "resume",
+    "run",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedpac' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f"fedpac.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,304 @@
+"""The figures, in one style: readable in print, by the colour-blind and in grey. Each is written as PNG and as SVG."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+
+matplotlib.use("Agg")  # before pyplot: figures are files, no window is ever opened
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from fedpac.errors import RunError
+from fedpac.methods.base import Which
+from fedpac.runs.store import explained
+from fedpac.runs.tables import SPLITS, Floats, RunData, label_runs
+
+# Okabe and Ito's colours, the ones that are legible on white; markers tell lines apart without colour
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES: dict[Which, Literal["-", "--"]] = {"received": "-", "personal": "--"}
+HEAT = "viridis"
+PAPER_ROUNDS: tuple[int, ...] = (1, 20, 50)  # of its heat map
+
+STYLE: Any = {
+    "figure.dpi": 100,
+    "savefig.dpi": 160,
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E3E3E3",
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "svg.hashsalt": "fedpac",  # equal figures are equal bytes
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    with plt.rc_context(STYLE):
+        try:
+            yield
+        finally:
+            plt.close("all")
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """The figure as .png and .svg; a given suffix is taken off."""
+    stem = path.with_suffix("") if path.suffix in (".png", ".svg", ".pdf") else path
+    written = [stem.with_name(f"{stem.name}{suffix}") for suffix in dict.fromkeys((".png", ".svg", path.suffix))]
+    written = [p for p in written if p.suffix in (".png", ".svg", ".pdf")]
+    with explained(stem.parent):
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        for target in written:
+            dated = {"Date": None} if target.suffix == ".svg" else None
+            figure.savefig(target, bbox_inches="tight", metadata=dated)
+    return written
+
+
+# --- accuracy over rounds -----------------------------------------------------------------------------------------
+
+
+def accuracy_curves(runs: Sequence[RunData], path: Path) -> list[Path]:
+    """Received (solid) and personal (dashed) accuracy over rounds, one colour per method.
+
+    The band is the standard deviation over seeds where a method has several; for a run shown alone, over clients.
+    """
+    labels = label_runs(runs)
+    together: dict[str, list[RunData]] = {}
+    for run in runs:
+        together.setdefault(labels[run.path], []).append(run)
+    with style():
+        figure, axes = plt.subplots(figsize=(7.2, 4.2))
+        for k, same in enumerate(together.values()):
+            colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+            for which in SPLITS:
+                rounds, means, band = _curve(same, which, alone=len(together) == 1)
+                axes.plot(
+                    rounds, means, LINES[which], color=colour, marker=marker, markevery=max(1, len(rounds) // 8),
+                    markersize=5 if which == same[0].reported else 0,
+                )  # fmt: skip
+                if band is not None and (len(together) > 1 or which == same[0].reported):
+                    axes.fill_between(rounds, means - band, means + band, color=colour, alpha=0.15, linewidth=0)
+        axes.set_xlabel("communication round")
+        axes.set_ylabel("test accuracy, mean over clients (%)")
+        axes.set_title(_setting(runs), loc="left")
+        axes.set_xlim(left=0)
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, 0), min(high, 101))
+        handles = [
+            Line2D([], [], color=COLOURS[k % len(COLOURS)], marker=MARKERS[k % len(MARKERS)], label=name)
+            for k, name in enumerate(together)
+        ]
+        handles += [Line2D([], [], color="#555555", linestyle=LINES[which], label=which) for which in SPLITS]
+        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, handlelength=2.6)
+        return save(figure, path)
+
+
+def _curve(runs: Sequence[RunData], which: Which, alone: bool) -> tuple[list[int], Floats, Floats | None]:
+    rounds = sorted(set.intersection(*(set(run.accuracy[which]) for run in runs)))
+    if not rounds:
+        raise RunError("these runs have no evaluated round in common")
+    means = np.array([[100 * run.accuracy[which][t].mean() for t in rounds] for run in runs])
+    if len(runs) > 1:
+        return rounds, means.mean(axis=0), means.std(axis=0)
+    spread = np.array([100 * runs[0].accuracy[which][t].std() for t in rounds]) if alone else None
+    return rounds, means[0], spread
+
+
+def _setting(runs: Sequence[RunData]) -> str:
+    names = ", ".join(dict.fromkeys(f"{run.scenario}, {len(run.clients)} clients" for run in runs))
+    return names + (" (stand-in data)" if any(run.note for run in runs) else "")
+
+
+# --- who learns from whom -----------------------------------------------------------------------------------------
+
+
+def weight_heatmap(run: RunData, path: Path, rounds: Sequence[int] | None = None) -> list[Path]:
+    """The weights clients give each other, client by client, for several rounds side by side.
+
+    Clients are ordered by group, so that collaboration inside groups shows as blocks along the diagonal.
+    """
+    chosen = heatmap_rounds(run, rounds)
+    order = by_group(run)
+    matrices = [run.peer_weights[t][np.ix_(order, order)] for t in chosen]
+    top = max(float(matrix.max()) for matrix in matrices)
+    edges = _group_edges([run.groups[i] for i in order])
+    with style():
+        figure, grid = plt.subplots(
+            1, len(chosen), figsize=(3.3 * len(chosen) + 1.1, 3.7), squeeze=False, layout="constrained"
+        )
+        for at, (axes, t, matrix) in enumerate(zip(grid[0], chosen, matrices, strict=True)):
+            image = axes.imshow(matrix, cmap=HEAT, vmin=0, vmax=top, interpolation="nearest")
+            axes.grid(False)
+            axes.set_title(f"round {t}")
+            axes.set_xlabel("weight given to client")
+            if at == 0:
+                axes.set_ylabel("receiving client")
+            _client_ticks(axes, order, show_y=at == 0)
+            for edge in edges:
+                axes.axhline(edge, color="white", linewidth=0.8)
+                axes.axvline(edge, color="white", linewidth=0.8)
+            axes.spines[:].set_visible(False)
+        figure.colorbar(image, ax=list(grid[0]), label="weight", shrink=0.85)
+        figure.suptitle(
+            f"{run.title}, {_setting([run])}" + ("; clients ordered by group" if edges else ""), fontsize=11
+        )
+        return save(figure, path)
+
+
+def heatmap_rounds(run: RunData, rounds: Sequence[int] | None) -> list[int]:
+    """The rounds asked for; else the paper's 1, 20 and 50, or the first, middle and last of a shorter run."""
+    known = sorted(run.peer_weights)
+    if not known:
+        raise RunError(f"{run.path}: {run.title} records no weights between clients")
+    if rounds:
+        missing = [t for t in rounds if t not in run.peer_weights]
+        if missing:
+            raise RunError(f"{run.path} has no weights of round {missing[0]}; it has {known[0]} to {known[-1]}")
+        return list(rounds)
+    paper: list[int] = [t for t in PAPER_ROUNDS if t in run.peer_weights]
+    return paper if len(paper) == len(PAPER_ROUNDS) else sorted({known[0], known[len(known) // 2], known[-1]})
+
+
+def by_group(run: RunData) -> list[int]:
+    return sorted(range(len(run.clients)), key=lambda i: (-1 if run.groups[i] is None else run.groups[i], i))
+
+
+def _group_edges(groups: Sequence[int | None]) -> list[float]:
+    return [i - 0.5 for i in range(1, len(groups)) if groups[i] != groups[i - 1]]
+
+
+def _client_ticks(axes: Axes, order: Sequence[int], show_y: bool = True) -> None:
+    n = len(order)
+    shown = range(n) if n <= 10 else range(0, n, max(1, round(n / 10)))
+    names = [str(order[i]) for i in shown]
+    axes.set_xticks(list(shown), names, rotation=0, fontsize=9)
+    axes.set_yticks(list(shown), names if show_y else [""] * len(names), fontsize=9)
+    axes.tick_params(length=0)
+
+
+def heatmap_text(run: RunData, round: int | None = None) -> list[str]:
+    """The same matrix in block characters, two to a client, for a terminal."""
+    matrix = run.peer_weights[round if round is not None else max(run.peer_weights)]
+    order = by_group(run)
+    shades = " ░▒▓█"
+    level = np.ceil(matrix / max(float(matrix.max()), 1e-12) * (len(shades) - 1) - 1e-9).astype(int)
+    return ["".join(2 * shades[level[i, j]] for j in order) for i in order]
+
+
+# --- what clients hold --------------------------------------------------------------------------------------------
+
+
+def bubble_plot(counts: NDArray[np.int64], title: str, path: Path, groups: Sequence[int | None] = ()) -> list[Path]:
+    """How many training samples of each class (rows) each client (columns) holds: the area of a bubble."""
+    clients, classes = counts.shape
+    if clients > 100:
+        raise RunError(f"a bubble plot of {clients} clients cannot be read; up to 100 can")
+    wide = float(np.clip(0.32 * clients + 1.6, 4.5, 16))
+    tall = float(np.clip(0.30 * classes + 1.2, 3.0, 11))
+    cell = min((wide - 1.6) / clients, (tall - 1.2) / classes) * 72  # points
+    coloured = [g if g is not None else 0 for g in (groups or [None] * clients)]
+    with style():
+        figure, axes = plt.subplots(figsize=(wide, tall))
+        i, k = np.nonzero(counts)
+        axes.scatter(
+            i, k, s=(0.92 * cell) ** 2 * counts[i, k] / counts.max(),
+            c=[COLOURS[coloured[j] % len(COLOURS)] for j in i], alpha=0.85, linewidths=0,
+        )  # fmt: skip
+        axes.set_xlim(-0.7, clients - 0.3)
+        axes.set_ylim(-0.7, classes - 0.3)
+        step = max(1, round(clients / 25))
+        axes.set_xticks(range(0, clients, step))
+        axes.set_yticks(range(0, classes, max(1, round(classes / 25))))
+        axes.tick_params(labelsize=9)
+        axes.set_xlabel("client" + (", coloured by group" if len(set(coloured)) > 1 else ""))
+        axes.set_ylabel("class")
+        axes.set_title(f"{title}; largest bubble: {counts.max()} samples", loc="left")
+        return save(figure, path)
+
+
+# --- how the clients fare -----------------------------------------------------------------------------------------
+
+
+def client_strip(runs: Sequence[RunData], path: Path, which: Which | None = None) -> list[Path]:
+    """Every client's final accuracy, one row of dots per method, sorted by mean; a bar marks the mean.
+
+    `which` picks received or personal; left out, each method's reported one.
+    """
+    labels = label_runs(runs)
+    together: dict[str, list[RunData]] = {}
+    for run in runs:
+        together.setdefault(labels[run.path], []).append(run)
+    scores: dict[str, Floats] = {}
+    for name, same in together.items():
+        split = which or same[0].reported
+        finals = [run.accuracy[split][run.evaluated_round(split, "final")] for run in same]
+        scores[f"{name} ({split})"] = 100 * np.concatenate(finals)
+    ordered = sorted(scores, key=lambda name: float(scores[name].mean()))
+    with style():
+        figure, axes = plt.subplots(figsize=(7.2, 1.1 + 0.55 * len(ordered)))
+        for row, name in enumerate(ordered):
+            values = np.sort(scores[name])
+            colour = COLOURS[list(scores).index(name) % len(COLOURS)]
+            axes.scatter(values, row + _beeswarm(values), s=22, color=colour, alpha=0.75, linewidths=0)
+            axes.plot([values.mean()] * 2, [row - 0.33, row + 0.33], color="black", linewidth=1.6)
+            axes.annotate(
+                f"{values.mean():.1f}", (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=10
+            )
+        axes.annotate("mean", (1.01, len(ordered) - 0.45), xycoords=("axes fraction", "data"), fontsize=9)
+        axes.set_yticks(range(len(ordered)), ordered)
+        axes.set_ylim(-0.6, len(ordered) - 0.4)
+        axes.grid(False, axis="y")
+        axes.set_xlabel("test accuracy of a client (%), last round")
+        axes.set_title(_setting(runs), loc="left", pad=14)
+        return save(figure, path)
+
+
+def _beeswarm(values: Floats) -> Floats:
+    """Small vertical steps that keep equal dots apart: the same for the same values, never random."""
+    offsets = np.zeros(len(values))
+    span = max(float(values.max() - values.min()), 1e-9)
+    bins = np.round((values - values.min()) / span * 60)
+    for place in np.unique(bins):
+        at = np.flatnonzero(bins == place)
+        gap = min(0.09, 0.6 / len(at))
+        offsets[at] = gap * (np.arange(len(at)) - (len(at) - 1) / 2)
+    return offsets
+
+
+# --- all of a run, all of a comparison ----------------------------------------------------------------------------
+
+
+def draw_run(run: RunData, folder: Path) -> list[Path]:
+    """Every figure that a single run has."""
+    written = accuracy_curves([run], folder / "accuracy")
+    written += client_strip([run], folder / "clients")
+    if run.peer_weights:
+        written += weight_heatmap(run, folder / "weights")
+    if 1 < len(run.clients) <= 100:
+        written += bubble_plot(run.class_counts, _setting([run]), folder / "data", run.groups)
+    return written
+
+
+def draw_comparison(runs: Sequence[RunData], folder: Path) -> list[Path]:
+    written: list[Path] = []
+    per_setting: Mapping[str, list[RunData]] = {}
+    for run in runs:
+        per_setting = {**per_setting, _setting([run]): [*per_setting.get(_setting([run]), []), run]}
+    for setting, same in per_setting.items():
+        tail = "" if len(per_setting) == 1 else "-" + "-".join(setting.split(",")[0].split())
+        written += accuracy_curves(same, folder / f"accuracy{tail}")
+        written += client_strip(same, folder / f"clients{tail}")
+    return written
