@@ -48,6 +48,12 @@ class Client:
         """A stream that is the same in every round: for choices a client makes once, such as a validation split."""
         return torch_stream(self.task.seed, purpose, self.id)
 
+    def weights(self, name: str) -> Weights:
+        """Weights that the client keeps, or the common initial ones as long as it has none."""
+        part = self.state.get(name, self.task.initial)
+        assert isinstance(part, dict), f"client state '{name}' holds no weights"
+        return part
+
     def with_weights(self, weights: Weights) -> nn.Module:
         """The lent network, holding these weights until the next call."""
         return load_into(self.model, weights)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from fedpac.message import Weights
 from fedpac.randomness import torch_stream
@@ -23,6 +24,11 @@ class Server:
     def weights(self, name: str) -> Weights:
         part = self.state[name]
         assert isinstance(part, dict), f"server state '{name}' holds no weights"
+        return part
+
+    def tensor(self, name: str) -> Tensor:
+        part = self.state[name]
+        assert isinstance(part, Tensor), f"server state '{name}' is no tensor"
         return part
 
 

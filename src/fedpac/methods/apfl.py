@@ -38,7 +38,7 @@ class APFL(FedAvg):
 
     def local(self, client: Client, down: Message) -> Message:
         alpha = torch.tensor(self.share(client), requires_grad=self.adaptive)
-        pair = nn.ModuleDict({"w": client.own_model(down.weights("w")), "v": client.own_model(self.own(client))})
+        pair = nn.ModuleDict({"w": client.own_model(down.weights("w")), "v": client.own_model(client.weights("v"))})
 
         def learn_share(_: nn.Module) -> None:
             if alpha.grad is not None:
@@ -51,18 +51,13 @@ class APFL(FedAvg):
             client.state["alpha"] = float(alpha)
         return Message(w=half(trained, "w"), n=client.n)
 
-    def own(self, client: Client) -> Weights:
-        v = client.state.get("v", client.task.initial)
-        assert isinstance(v, dict)
-        return v
-
     def share(self, client: Client) -> float:
         alpha = client.state.get("alpha", self.alpha)
         assert isinstance(alpha, float)
         return alpha
 
     def received(self, client: Client, down: Message) -> nn.Module:
-        return client.with_weights(mix(self.share(client), self.own(client), down.weights("w")))
+        return client.with_weights(mix(self.share(client), client.weights("v"), down.weights("w")))
 
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         return self.received(client, up)

@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import nn
 
 from fedpac.client import Client
-from fedpac.message import Message, Weights
+from fedpac.message import Message
 from fedpac.methods.base import Which
 from fedpac.methods.fedavg import FedAvg
 from fedpac.training import flatten, proximal, train
@@ -30,16 +30,11 @@ class Ditto(FedAvg):
 
     def local(self, client: Client, down: Message) -> Message:
         pull = proximal(self.lam, flatten(down.weights("w"), client.model))
-        client.state["v"] = train(client, self.own(client), correction=pull)
+        client.state["v"] = train(client, client.weights("v"), correction=pull)
         return super().local(client, down)  # the global branch
 
-    def own(self, client: Client) -> Weights:
-        v = client.state.get("v", client.task.initial)
-        assert isinstance(v, dict)
-        return v
-
     def received(self, client: Client, down: Message) -> nn.Module:
-        return client.with_weights(self.own(client))
+        return client.with_weights(client.weights("v"))
 
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
-        return client.with_weights(self.own(client))
+        return client.with_weights(client.weights("v"))

@@ -1,0 +1,106 @@
+"""FedEM (Marfoq et al., NeurIPS 2021)."""
+
+from typing import Annotated, ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedpac.client import Client
+from fedpac.message import Message, Weights
+from fedpac.methods.base import Method
+from fedpac.models import reinitialised
+from fedpac.randomness import stream_seed
+from fedpac.server import Server, average
+from fedpac.training import logits, train, weighted_cross_entropy
+
+
+class FedEM(Method):
+    """Every client is a mixture, of its own proportions, of M global models.
+
+    E-step:  q_sm <- pi_im exp(-l(h_m(x_s), y_s)) / (sum over the components)        for every sample s
+             pi_i <- mean_s q_s
+    M-step:  w_im <- E epochs of SGD on mean_s q_sm l(h_m(x_s), y_s) from w_m
+    server:  w_m  <- sum_i n_i / n  w_im
+    predict: sum_m pi_im softmax(h_m(x))
+
+    A client runs an E-step whenever it receives components, also when it only predicts. All components see the same
+    batches. M = 1 is FedAvg.
+    """
+
+    name: ClassVar[str] = "fedem"
+    title: ClassVar[str] = "FedEM"
+    family: ClassVar[str] = "mixture"
+
+    components: Annotated[int, Field(ge=1, le=1000, description="M, number of components")] = 3
+
+    def setup(self, server: Server) -> None:
+        task = server.task
+        server.state["w0"] = task.initial
+        for m in range(1, self.components):
+            server.state[f"w{m}"] = reinitialised(task.model, stream_seed(task.seed, f"init {m}"))
+
+    def send(self, server: Server, client: int) -> Message:
+        return Message(**server.state)
+
+    def local(self, client: Client, down: Message) -> Message:
+        q, client.state["pi"] = self.e_step(client, down)
+        client.state["q"] = q
+        tuned = self.m_step(client, down, q)
+        return Message(**{f"w{m}": w for m, w in enumerate(tuned)}, n=client.n)
+
+    def e_step(self, client: Client, down: Message) -> tuple[Tensor, Tensor]:
+        """q (n, M) and pi (M), from the client's last pi, or equal shares if it has none."""
+        x, y = client.train_set
+        pi = client.state.get("pi", torch.full((self.components,), 1 / self.components, dtype=torch.float64))
+        assert isinstance(pi, Tensor)
+        losses = [
+            F.cross_entropy(logits(client.with_weights(w), x).double(), y, reduction="none") for w in self.parts(down)
+        ]
+        return expectation(torch.stack(losses, dim=1), pi)
+
+    def m_step(self, client: Client, down: Message, q: Tensor, epochs: int | None = None) -> list[Weights]:
+        return [
+            train(client, w, loss=weighted_cross_entropy(q[:, m].float()), epochs=epochs)
+            for m, w in enumerate(self.parts(down))
+        ]
+
+    def parts(self, message: Message) -> list[Weights]:
+        return [message.weights(f"w{m}") for m in range(self.components)]
+
+    def merge(self, server: Server, replies: dict[int, Message]) -> None:
+        shares = {i: up.number("n") for i, up in replies.items()}
+        for m in range(self.components):
+            server.state[f"w{m}"] = average({i: up.weights(f"w{m}") for i, up in replies.items()}, shares)
+
+    def received(self, client: Client, down: Message) -> nn.Module:
+        return self.mixture(client, self.parts(down), self.e_step(client, down)[1])
+
+    def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
+        pi = client.state["pi"]
+        assert isinstance(pi, Tensor)
+        return self.mixture(client, self.parts(up), pi)
+
+    def mixture(self, client: Client, parts: list[Weights], pi: Tensor) -> nn.Module:
+        return Mixture([client.own_model(w) for w in parts], pi)
+
+
+def expectation(losses: Tensor, pi: Tensor) -> tuple[Tensor, Tensor]:
+    """q_sm proportional to pi_m exp(-losses_sm), and its mean over the samples."""
+    q = (pi.log() - losses).softmax(dim=1)
+    return q, q.mean(dim=0)
+
+
+class Mixture(nn.Module):
+    """log sum_m pi_m softmax(h_m(x)): probabilities are mixed, not logits."""
+
+    def __init__(self, components: list[nn.Module], pi: Tensor) -> None:
+        super().__init__()
+        self.components = nn.ModuleList(components)
+        self.register_buffer("log_pi", pi.log())
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert isinstance(self.log_pi, Tensor)
+        each = [F.log_softmax(h(x), dim=1) for h in self.components]
+        return torch.stack(each, dim=2).add(self.log_pi.to(x.dtype)).logsumexp(dim=2)

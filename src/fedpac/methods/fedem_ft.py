@@ -1,0 +1,35 @@
+"""FedEM-FT: FedEM whose clients fine-tune the components before they use them."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedpac.client import Client
+from fedpac.message import Message
+from fedpac.methods.base import Which
+from fedpac.methods.fedem import FedEM
+
+
+class FedEMFT(FedEM):
+    """FedEM, then every client fine-tunes copies of the components for prediction only.
+
+    v_im <- epochs of SGD on mean_s q_sm l(h_m(x_s), y_s) from w_m          predict: sum_m pi_im softmax(v_im(x))
+
+    With as many epochs as the recipe has, v_im is what FedEM's own M-step gives, so it costs nothing extra.
+    """
+
+    name: ClassVar[str] = "fedem-ft"
+    title: ClassVar[str] = "FedEM-FT"
+    family: ClassVar[str] = "mixture"
+    reported: ClassVar[Which] = "personal"
+
+    epochs: Annotated[int | None, Field(ge=0, description="fine-tuning epochs; the recipe's E where not given")] = None
+
+    def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
+        if self.epochs is None:
+            return super().personal(client, down, up)
+        q, pi = client.state["q"], client.state["pi"]
+        assert isinstance(q, Tensor)
+        assert isinstance(pi, Tensor)
+        return self.mixture(client, self.m_step(client, down, q, self.epochs), pi)

@@ -1,0 +1,138 @@
+"""pFedHN (Shamsian et al., ICML 2021)."""
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+from torch.func import vjp, vmap
+
+from fedpac.client import Client
+from fedpac.message import Message, Weights
+from fedpac.methods.base import Method
+from fedpac.randomness import stream_seed
+from fedpac.server import Server, average
+from fedpac.training import flatten, train, unflatten
+
+
+class PFedHN(Method):
+    """A network on the server writes every client's model from an embedding of that client.
+
+    theta_i = H_psi(e_i)                    H: a small trunk, then one linear layer with as many outputs as theta has
+    client:  delta_i <- theta_i - (E epochs of SGD on F_i from theta_i)
+    server:  (g_psi, g_e) <- delta_i' dH/d(psi, e_i) where theta_i was written, cut to norm `clip`
+             psi <- a step of SGD for each client in turn ("sequential"), or one on the mean of their g_psi ("mean")
+             e_i <- a step of SGD on g_e, for the clients of the round only
+
+    H begins by writing the common initial weights for everybody. Only theta_i and delta_i travel. Running statistics
+    of normalisation layers, which no gradient reaches, are averaged as in FedAvg.
+    """
+
+    name: ClassVar[str] = "pfedhn"
+    title: ClassVar[str] = "pFedHN"
+    family: ClassVar[str] = "hyper-network"
+
+    lr: Annotated[float, Field(gt=0, le=100, description="learning rate of the server")] = 0.01
+    client_lr: Annotated[float, Field(gt=0, le=100, description="learning rate of the clients")] = 0.01
+    steps: Annotated[Literal["sequential", "mean"], Field(description="server steps in a round")] = "sequential"
+    momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of the server, kept across rounds")] = 0.9
+    weight_decay: Annotated[float, Field(ge=0, le=1, description="decay on the server")] = 1e-3
+    clip: Annotated[float, Field(gt=0, description="largest norm of one client's gradient on the server")] = 50.0
+    embedding: Annotated[int | None, Field(ge=1, description="length of e_i; 1 + N/4 where not given")] = None
+    hidden: Annotated[int, Field(ge=1, description="width of the trunk")] = 100
+    layers: Annotated[int, Field(ge=0, description="hidden layers of the trunk after its first")] = 3
+
+    def setup(self, server: Server) -> None:
+        task = server.task
+        width = self.embedding or 1 + task.clients // 4
+        initial = flatten(task.initial, task.model)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_seed(task.seed, "hyper-network"))
+            e = torch.randn(task.clients, width)
+            psi: Weights = {}
+            for at in range(self.layers + 1):
+                layer = nn.Linear(self.hidden if at else width, self.hidden)
+                psi |= {f"{at}.weight": layer.weight.detach(), f"{at}.bias": layer.bias.detach()}
+        psi |= {"out.weight": torch.zeros(len(initial), self.hidden), "out.bias": initial}
+        server.state.update(psi=psi, psi_velocity={name: torch.zeros_like(p) for name, p in psi.items()})
+        server.state.update(e=e, e_velocity=torch.zeros_like(e), buffers=self.buffers(task.initial, task.model))
+
+    def buffers(self, weights: Weights, model: nn.Module) -> Weights:
+        parameters = dict(model.named_parameters())
+        return {name: tensor for name, tensor in weights.items() if name not in parameters}
+
+    def trunk(self, psi: Weights, e: Tensor) -> Tensor:
+        a = F.linear(e, psi["0.weight"], psi["0.bias"])
+        for at in range(1, self.layers + 1):
+            a = F.linear(F.relu(a), psi[f"{at}.weight"], psi[f"{at}.bias"])
+        return a
+
+    def send(self, server: Server, client: int) -> Message:
+        psi = server.weights("psi")
+        theta = F.linear(self.trunk(psi, server.tensor("e")[client]), psi["out.weight"], psi["out.bias"])
+        return Message(w=unflatten(theta, server.weights("buffers"), server.task.model))
+
+    def local(self, client: Client, down: Message) -> Message:
+        w = train(client, down.weights("w"), lr=self.client_lr)
+        delta = flatten(down.weights("w"), client.model) - flatten(w, client.model)
+        return Message(delta=delta, buffers=self.buffers(w, client.model), n=client.n)
+
+    def merge(self, server: Server, replies: dict[int, Message]) -> None:
+        psi, velocity, ids = server.weights("psi"), server.weights("psi_velocity"), list(replies)
+        delta = torch.stack([up.tensor("delta") for up in replies.values()])
+        e, e_velocity = server.tensor("e").clone(), server.tensor("e_velocity").clone()
+        g_trunk, g_e, a = self.gradients(psi, e[ids], delta)
+
+        squares = delta.square().sum(1) * (a.square().sum(1) + 1) + g_e.square().sum(1)
+        squares += sum(g.square().flatten(1).sum(1) for g in g_trunk.values())
+        cut = (self.clip / squares.sqrt().clamp(min=1e-30)).clamp(max=1)
+
+        def total(shares: Tensor) -> Weights:
+            """sum_i share_i g_psi,i, without writing out any client's g_psi: its last layer is delta_i a_i'."""
+            shares = shares.float() * cut
+            g = {name: torch.tensordot(shares, each, 1) for name, each in g_trunk.items()}
+            return g | {"out.weight": delta.T @ (shares[:, None] * a), "out.bias": shares @ delta}
+
+        before, gradient = self.momentum_sgd(len(ids))
+        g, g_velocity = total(gradient[0]), total(gradient[1])
+        server.state["psi"] = {n: before[0, 0] * p + before[0, 1] * velocity[n] + g[n] for n, p in psi.items()}
+        server.state["psi_velocity"] = {
+            n: before[1, 0] * p + before[1, 1] * velocity[n] + g_velocity[n] for n, p in psi.items()
+        }
+        e_velocity[ids] = self.momentum * e_velocity[ids] + cut[:, None] * g_e + self.weight_decay * e[ids]
+        e[ids] -= self.lr * e_velocity[ids]
+        server.state.update(e=e, e_velocity=e_velocity)
+        server.state["buffers"] = average(
+            {i: up.weights("buffers") for i, up in replies.items()}, {i: up.number("n") for i, up in replies.items()}
+        )
+
+    def gradients(self, psi: Weights, e: Tensor, delta: Tensor) -> tuple[Weights, Tensor, Tensor]:
+        """delta_i' dH/d(trunk) and delta_i' dH/de_i for every client i (the rows), and the trunk's output a_i."""
+        trunk = {name: p for name, p in psi.items() if not name.startswith("out.")}
+
+        def one(e: Tensor, above: Tensor) -> tuple[Weights, Tensor, Tensor]:
+            a, back = vjp(self.trunk, trunk, e)  # type: ignore[misc]
+            return *back(above), a
+
+        g_trunk, g_e, a = vmap(one)(e, delta @ psi["out.weight"])
+        return g_trunk, g_e, a
+
+    def momentum_sgd(self, clients: int) -> tuple[Tensor, Tensor]:
+        """A round's SGD steps in one go. A step  v' = momentum v + g + decay p,  p' = p - lr v'  is linear: after all
+        of them (p, v) is `before` (2, 2) times (p, v) plus the sum over clients of `gradient` (2, clients) times g_i.
+        """
+        lr, decay = self.lr, self.weight_decay
+        step = torch.tensor([[1 - lr * decay, -lr * self.momentum], [decay, self.momentum]], dtype=torch.float64)
+        entry = torch.tensor([-lr, 1.0], dtype=torch.float64)
+        if self.steps == "mean":
+            return step, entry[:, None].expand(2, clients) / clients
+        later = [torch.linalg.matrix_power(step, clients - 1 - i) @ entry for i in range(clients)]
+        return torch.linalg.matrix_power(step, clients), torch.stack(later, dim=1)
+
+    def received(self, client: Client, down: Message) -> nn.Module:
+        return client.with_weights(down.weights("w"))
+
+    def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
+        theta = flatten(down.weights("w"), client.model) - up.tensor("delta")
+        return client.with_weights(unflatten(theta, up.weights("buffers"), client.model))
