@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-FLAGS = ("-O3", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fno-math-errno")
+FLAGS = ("-O3", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
 # a source whose name ends so is compiled for that instruction set; the caller must ask the processor first
 VARIANTS = {
     "_avx2": ("-mavx2", "-mfma"),

@@ -202,16 +202,21 @@ constexpr int SUMS = 12;  // accumulators that leave registers for the operands
 template <class T, int ROWS, int VECS>
 void weight_block(const T* image, index_t row, const T* grad, const int32_t* place, index_t windows, index_t step,
                   T* dw, index_t dw_row) {
-    Vec<T> sum[ROWS][VECS] = {};
-    for (index_t i = 0; i < windows; ++i, grad += step, place += step) {
-        const T* x = image + *place;
+    constexpr int TURNS = 2 * ROWS * VECS <= SUMS ? 2 : 1;  // two sets of sums hide the latency of short ones
+    Vec<T> sum[TURNS][ROWS][VECS] = {};
+    index_t i = 0;
+    for (; i + TURNS <= windows; i += TURNS)
+        for (int turn = 0; turn < TURNS; ++turn, grad += step, place += step)
+            for (int r = 0; r < ROWS; ++r)
+                for (int v = 0; v < VECS; ++v)
+                    sum[turn][r][v] += *grad * load(image + *place + r * row + v * WIDTH<T>);
+    if (i < windows)
         for (int r = 0; r < ROWS; ++r)
-            for (int v = 0; v < VECS; ++v) sum[r][v] += *grad * load(x + r * row + v * WIDTH<T>);
-    }
+            for (int v = 0; v < VECS; ++v) sum[0][r][v] += *grad * load(image + *place + r * row + v * WIDTH<T>);
     for (int r = 0; r < ROWS; ++r)
         for (int v = 0; v < VECS; ++v) {
             T* to = dw + r * dw_row + v * WIDTH<T>;
-            store(to, load(to) + sum[r][v]);
+            store(to, load(to) + (TURNS == 2 ? sum[0][r][v] + sum[TURNS - 1][r][v] : sum[0][r][v]));
         }
 }
 
@@ -280,18 +285,18 @@ template <class T, int K, int VECS> struct InputWeights {
 
     // The shares of each window, winners in the upper row first; the number of those goes to `upper`.
     static void shares(const Geometry& s, const T* grad, const uint8_t* code, Share<T>* out, int32_t* upper) {
-        for (index_t p = 0; p < s.windows(); ++p, grad += s.out_channels, code += s.out_channels) {
-            Share<T>*front = out + p * s.out_channels, *back = front + s.out_channels - 1;
-            upper[p] = 0;
-            for (index_t o = 0; o < s.out_channels; ++o) {
-                const int32_t lower = code[o] >> 1 & 1, right = code[o] & 1;
-                const Share<T> share = {grad[o], int32_t(o * channel + (1 - right) * pixel - lower * row)};
-                *front = share;  // written to both ends, kept at one: no branch to mispredict
-                *back = share;
-                front += 1 - lower;
-                back -= lower;
-                upper[p] += 1 - lower;
+        constexpr int32_t start[4] = {pixel, 0, pixel - row, -row};  // of the winners 0..3
+        const index_t channels = s.out_channels;
+        for (index_t p = 0; p < s.windows(); ++p, grad += channels, code += channels, out += channels) {
+            index_t front = 0;
+            for (index_t o = 0; o < channels; ++o) {
+                const int32_t winner = code[o] & 3, weight = int32_t(o * channel) + start[winner];
+                Share<T>&first = out[front], &last = out[channels - 1 - o + front];
+                first.grad = last.grad = grad[o];  // written to both ends, kept at one: no branch to mispredict
+                first.weight = last.weight = weight;
+                front += winner < 2;
             }
+            upper[p] = int32_t(front);
         }
     }
 

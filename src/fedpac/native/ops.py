@@ -64,12 +64,20 @@ def _pooled(x: Tensor, weight: Tensor, padding: int) -> tuple[int, int]:
     return (x.shape[2] + shrink) // 2, (x.shape[3] + shrink) // 2
 
 
+def instruction_set() -> str:
+    """The name of the vector instructions that the kernels use on this processor."""
+    native = library()
+    assert native is not None
+    native.fedpac_instruction_set.restype = ctypes.c_char_p
+    name: bytes = native.fedpac_instruction_set()
+    return name.decode()
+
+
 @functools.cache
 def _entry(name: str, dtype: torch.dtype) -> Callable[..., int]:
     native = library()
     assert native is not None
-    native.fedpac_instruction_set.restype = ctypes.c_char_p
-    function = native[f"fedpac_conv_pool_{name}_{_SUFFIX[dtype]}_{native.fedpac_instruction_set().decode()}"]
+    function = native[f"fedpac_conv_pool_{name}_{_SUFFIX[dtype]}_{instruction_set()}"]
     pointer = ctypes.c_void_p
     function.argtypes = {
         "forward": [pointer] * 5 + [ctypes.c_double] + [pointer] * 2,
