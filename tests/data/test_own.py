@@ -1,0 +1,201 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from formats import png
+
+from fedpac.data import describe, from_arrays, from_folder, from_owners
+from fedpac.errors import DataError
+
+
+def client(n=10, m=4, shape=(5,), classes=3, seed=0, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+
+    def x(k):
+        return rng.integers(256, size=(k, *shape)).astype(dtype)
+
+    return x(n), np.arange(n) % classes, x(m), np.arange(m) % classes
+
+
+# ---------------------------------------------------------------- arrays
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
+def test_arrays_come_back_as_they_were(convert):
+    given = [tuple(convert(a) for a in client(n, seed=n)) for n in (10, 7, 1)]
+    scenario = from_arrays(given)
+    assert scenario.classes == 3
+    assert scenario.shape == (5,)
+    assert [c.name for c in scenario.clients] == ["client 0", "client 1", "client 2"]
+    for (x_train, y_train, x_test, y_test), own in zip(given, scenario.clients, strict=True):
+        for x, y, part in ((x_train, y_train, own.train), (x_test, y_test, own.test)):
+            got_x, got_y = part.tensors()
+            assert got_x.dtype == torch.float32
+            assert got_y.dtype == torch.int64
+            np.testing.assert_array_equal(got_x.numpy(), np.asarray(x, np.float32))
+            np.testing.assert_array_equal(got_y.numpy(), np.asarray(y))
+    assert describe(scenario).tolist() == [[4, 3, 3], [3, 2, 2], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("shape", [(8, 6), (8, 6, 3), (3, 8, 6), (1, 8, 6)])
+def test_images_become_channels_first_from_minus_one_to_one(shape):
+    given = client(shape=shape, dtype=np.uint8)
+    scenario = from_arrays([given], classes=10)
+    x = torch.as_tensor(given[0])
+    want = x.unsqueeze(1) if len(shape) == 2 else x.permute(0, 3, 1, 2) if shape[0] == 8 else x
+    torch.testing.assert_close(scenario.clients[0].train.tensors()[0], want.float() / 127.5 - 1)
+    assert scenario.classes == 10
+    assert scenario.shape == tuple(want.shape[1:])
+
+
+x, y, xt, yt = client()
+
+
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        ([], "no clients"),
+        ([(x, y, xt)], "client 0: 3 arrays given, expected 4"),
+        ([(x, y[:-1], xt, yt)], "client 0, train: x has shape (10, 5), expected 9 samples"),
+        ([(x, y, xt[:0], yt[:0])], "client 0, test: there are no samples"),
+        ([(x, y * 1.0, xt, yt)], "expected one whole number per sample"),
+        ([(x, y - 1, xt, yt)], "the label -1, the smallest allowed is 0"),
+        ([(x, y + 2, xt, yt)], "the label 4, allowed are 0 to 3"),
+        ([(x * np.nan, y, xt, yt)], "infinite or not a number"),
+        ([(x, y, xt[:, :3], yt)], "client 0: samples are torch.float32 of shape (3,)"),
+        ([(x, y, xt, yt), client(shape=(6,))], "client 1: samples are torch.float32 of shape (6,), those before"),
+        ([client(shape=(4, 4), dtype=np.uint8), client(shape=(1, 4, 4))], "torch.uint8"),
+        ([client(shape=(5, 4, 4), dtype=np.uint8)], "1 or 3 channels"),
+    ],
+)
+def test_bad_arrays_say_whose_and_what(clients, words):
+    with pytest.raises(DataError) as caught:
+        from_arrays(clients, classes=4)
+    assert words in str(caught.value)
+
+
+# ---------------------------------------------------------------- a folder of npz files
+
+
+def test_folder_of_npz_files(tmp_path: Path):
+    a = client(seed=1)
+    np.savez(tmp_path / "a.npz", x_train=a[0], y_train=a[1], x_test=a[2], y_test=a[3])
+    x, y = np.arange(40.0).reshape(8, 5), np.arange(8) % 4
+    np.savez(tmp_path / "b.npz", x=x, y=y, split=["test", "train"] * 4)
+    np.savez(tmp_path / "c.npz", x=x, y=y, split=np.array([0, 0, 0, 1, 1, 1, 1, 1]))
+    np.savez(tmp_path / "d.npz", x=x, y=y)
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "README.txt").write_text("notes do not matter")
+    scenario = from_folder(tmp_path, test_share=0.25)
+    assert [c.name for c in scenario.clients] == ["a", "b", "c", "d"]
+    assert [(len(c.train), len(c.test)) for c in scenario.clients] == [(10, 4), (4, 4), (3, 5), (6, 2)]
+    assert scenario.clients[1].train.tensors()[0][:, 0].tolist() == [5, 15, 25, 35]
+    assert scenario.clients[2].test.tensors()[0][:, 0].tolist() == [15, 20, 25, 30, 35]
+    halves = [part.tensors()[0][:, 0].tolist() for part in (scenario.clients[3].train, scenario.clients[3].test)]
+    assert sorted(halves[0] + halves[1]) == [0, 5, 10, 15, 20, 25, 30, 35]
+    assert scenario.classes == 4
+    assert len(from_folder(tmp_path, min_samples=9).clients) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"x": np.zeros((3, 2))}, "has the arrays x. Expected"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(4, int)}, "expected 4 samples"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "split": ["train", "test", "valid"]}, "'train' or 'test'"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "split": [0, 1]}, "for each of the 3 samples"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "split": [0, 0, 0]}, "bad: there are no test samples"),
+        ({"x": np.zeros((1, 2)), "y": np.zeros(1, int)}, "bad has 1 sample"),
+        ({"x": np.array([object()] * 3), "y": np.zeros(3, int)}, "plain arrays"),
+    ],
+)
+def test_bad_npz_file(tmp_path, content, words):
+    np.savez(tmp_path / "bad.npz", **content)
+    with pytest.raises(DataError) as caught:
+        from_folder(tmp_path)
+    assert words in str(caught.value)
+    assert "bad" in str(caught.value)
+
+
+def test_damaged_npz_file(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"PK damaged")
+    with pytest.raises(DataError, match=r"a\.npz is not a readable"):
+        from_folder(tmp_path)
+
+
+def test_folder_that_is_none_or_mixed_or_empty(tmp_path):
+    with pytest.raises(DataError, match="is not a folder"):
+        from_folder(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"0 \.npz files and 0 sub-folders"):
+        from_folder(tmp_path)
+    (tmp_path / "a").mkdir()
+    np.savez(tmp_path / "b.npz", x=np.zeros((3, 2)), y=np.zeros(3, int))
+    with pytest.raises(DataError, match=r"1 \.npz files and 1 sub-folders"):
+        from_folder(tmp_path)
+
+
+# ---------------------------------------------------------------- folders of images
+
+
+def picture(path: Path, value: int, shape: tuple[int, ...] = (6, 4, 3)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png(np.full(shape, value, np.uint8)))
+
+
+def test_folders_of_images(tmp_path):
+    for i in range(5):
+        picture(tmp_path / "ann" / "cat" / f"{i}.png", i)
+        picture(tmp_path / "ann" / "dog" / f"{i}.png", 10 + i)
+    picture(tmp_path / "bob" / "train" / "dog" / "0.png", 20)
+    picture(tmp_path / "bob" / "train" / "emu" / "1.PNG", 21, (6, 4))  # grey among colours
+    picture(tmp_path / "bob" / "test" / "cat" / "2.png", 22)
+    (tmp_path / "bob" / "test" / "cat" / "notes.txt").write_text("not an image")
+    scenario = from_folder(tmp_path)
+    assert scenario.classes == 3
+    assert scenario.shape == (3, 6, 4)
+    ann, bob = scenario.clients
+    assert (len(ann.train), len(ann.test)) == (8, 2)
+    pool = ann.train.pool
+    assert pool.x[bob.train.index, 0, 0, 0].tolist() == [20, 21]
+    assert bob.train.labels().tolist() == [1, 2]
+    assert bob.test.labels().tolist() == [0]
+    everything = torch.cat([ann.train.index, ann.test.index])
+    assert torch.equal(pool.y[everything], (pool.x[everything, 0, 0, 0] >= 10).long())
+
+
+def test_bad_images(tmp_path):
+    picture(tmp_path / "ann" / "cat" / "0.png", 0)
+    picture(tmp_path / "ann" / "cat" / "1.png", 0, (6, 5, 3))
+    with pytest.raises(DataError, match=r"1\.png is 5 x 6 pixels, the images before it are 4 x 6"):
+        from_folder(tmp_path)
+    (tmp_path / "ann" / "cat" / "1.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"1\.png is not a readable image"):
+        from_folder(tmp_path)
+    (tmp_path / "ann" / "cat" / "1.png").unlink()
+    with pytest.raises(DataError, match="ann has 1 sample"):
+        from_folder(tmp_path)
+    (tmp_path / "bob" / "dog").mkdir(parents=True)
+    with pytest.raises(DataError, match="bob has no PNG or JPEG images"):
+        from_folder(tmp_path)
+
+
+# ---------------------------------------------------------------- one file with owners
+
+
+def test_owners_may_be_names(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((6, 2)), y=np.zeros(6, int), owner=["b", "a", "b", "a", "b", "c"])
+    assert [c.name for c in from_owners(tmp_path / "a.npz").clients] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int)}, "expected x, y and writer"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "writer": [0, 1]}, "one entry for each of 3 samples"),
+    ],
+)
+def test_bad_owners(tmp_path, content, words):
+    np.savez(tmp_path / "a.npz", **content)
+    with pytest.raises(DataError, match=words):
+        from_owners(tmp_path / "a.npz")
