@@ -3,6 +3,7 @@ import os
 import tarfile
 import warnings
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,21 @@ def test_damaged_cache_is_rebuilt(tmp_path, fashion, damage):
     else:
         file.unlink()
     holds(load("fashion-mnist", tmp_path), fashion)
+
+
+def test_several_may_decode_at_once(tmp_path, fashion):
+    with ThreadPoolExecutor(8) as pool:
+        for data in pool.map(lambda _: load("fashion-mnist", tmp_path), range(8)):
+            holds(data, fashion)
+    assert len(list((tmp_path / "fashion-mnist" / "decoded").iterdir())) == 1
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path, fashion, monkeypatch):
+    def full(file, array):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(datasets.np, "save", full)
+    fails(tmp_path, "fashion-mnist", str(tmp_path), "No space left")
 
 
 def test_data_in_a_read_only_folder_are_cached_elsewhere(tmp_path, fashion, monkeypatch):

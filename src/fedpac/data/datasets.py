@@ -18,7 +18,6 @@ import io
 import os
 import shutil
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -186,20 +186,31 @@ def _cached(recipe: Recipe, folder: Path) -> Arrays:
         shutil.rmtree(home / name)
     arrays = recipe.decode(_contents(sources))
     _check(arrays, recipe, folder)
-    home.mkdir(parents=True, exist_ok=True)
-    for stale in home.glob("v*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=home) as work:
-        for key, array in arrays.items():
-            np.save(Path(work) / key, array)
-        try:
-            os.replace(work, home / name)  # all or nothing
-        except OSError:
-            if not (home / name).exists():  # else another process was faster; its arrays are the same
-                raise
-        else:
-            os.mkdir(work)  # the context manager wants something to remove
+    try:
+        _save(arrays, home / name)
+    except OSError as error:
+        size = sum(array.nbytes for array in arrays.values()) // 1_000_000
+        raise DataError(f"{home}: {size} MB of decoded images could not be written ({error}).") from error
     return _open(home / name)
+
+
+def _save(arrays: Arrays, folder: Path) -> None:
+    """All or nothing, also when several processes do it at once: the first one's arrays stay, all would be the same."""
+    part = folder.with_name(f"part-{uuid4().hex}")
+    part.mkdir(parents=True)
+    try:
+        for key, array in arrays.items():
+            np.save(part / key, array)
+        try:
+            os.replace(part, folder)
+        except OSError:
+            if not folder.exists():
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    for stale in folder.parent.glob("v*"):
+        if stale.name != folder.name:
+            shutil.rmtree(stale, ignore_errors=True)
 
 
 def _fingerprint(sources: list[Path]) -> str:
