@@ -80,13 +80,9 @@ class FeatureStatistics:
         present = (self.counts > 0).unsqueeze(1)
         return FeatureStatistics(self.counts, torch.where(present, self.means - origin, 0.0), self.scatter)
 
-    def whitened(self, second_moment: Tensor) -> "FeatureStatistics":
-        """The statistics of L⁻¹ f with L L' = second_moment: its V and h are those of eq. hytg and eq. djj."""
-        root = torch.linalg.cholesky(second_moment)
-        half = torch.linalg.solve_triangular(root, self.scatter, upper=False)
-        scatter = torch.linalg.solve_triangular(root, half.T, upper=False)
-        means = torch.linalg.solve_triangular(root, self.means.T, upper=False).T
-        return FeatureStatistics(self.counts, means, scatter)
+    def whitened(self, root: Tensor, inverse: Tensor) -> "FeatureStatistics":
+        """The statistics of root'f, where root root' = inverse = Λ⁻¹; their V and h are those of eq. hytg and djj."""
+        return FeatureStatistics(self.counts, self.means @ root, (inverse * self.scatter).sum())
 
     def to_tensors(self) -> dict[str, Tensor]:
         """Plain named tensors, for a message."""

@@ -76,7 +76,11 @@ class DiscreteFederation:
 
 
 def generalisation_gap(P: Array, P_hat: Array, features: Array, classifier: Array) -> float:
-    """ΔR_i = 2/K Σ_xy (P(x,y) - P̂(x,y)) f(x)'g(y), the second term of eq. testloss_1."""
+    """ΔR_i = 2/K Σ_xy (P(x,y) - P̂(x,y)) f(x)'g(y), the second term of eq. testloss_1, as printed.
+
+    Working out the squares gives it the other sign: χ²(P, P_X Q(g)) = χ²(P̂, P_X Q(g)) - ΔR_i + a constant without g.
+    The paper's method rests on the size of ΔR_i only, which alignment makes small.
+    """
     return float(2 * ((P - P_hat) * (features @ classifier.T)).sum() / len(classifier))
 
 

@@ -58,14 +58,13 @@ def combination_weights(
     if covariance == "local":
         rows = []
         for i, own in enumerate(statistics):
-            Q, C = quadratic_form([s.whitened(_regularised(own.second_moment, ridge)) for s in statistics])
+            Q, C = quadratic_form(_whitened(statistics, own.second_moment, ridge))
             rows.append(solve_simplex_qps(Q, C[i : i + 1], begin[i : i + 1]))
         alpha = np.concatenate(rows)
     else:
         if covariance == "pooled":
-            total = torch.stack([s.n * s.second_moment for s in statistics]).sum(0) / sum(s.n for s in statistics)
-            moment = _regularised(total, ridge)
-            statistics = [s.whitened(moment) for s in statistics]
+            pooled = torch.stack([s.n * s.second_moment for s in statistics]).sum(0) / sum(s.n for s in statistics)
+            statistics = _whitened(statistics, pooled, ridge)
         alpha = solve_simplex_qps(*quadratic_form(statistics), begin)
     return torch.from_numpy(_without_small(alpha, cutoff))
 
@@ -85,10 +84,15 @@ def quadratic_form(statistics: Sequence[FeatureStatistics]) -> tuple[Array, Arra
     return G + np.diag(v), G
 
 
-def _regularised(second_moment: Tensor, ridge: float) -> Tensor:
-    d = len(second_moment)
-    level = float(second_moment.trace()) / d or 1.0  # features that are all zero: any scale will do
-    return second_moment + ridge * level * torch.eye(d, dtype=torch.float64)
+def _whitened(statistics: Sequence[FeatureStatistics], moment: Tensor, ridge: float) -> list[FeatureStatistics]:
+    d = len(moment)
+    level = float(moment.trace()) / d or 1.0  # features that are all zero: any scale will do
+    factor, failed = torch.linalg.cholesky_ex(moment + ridge * level * torch.eye(d, dtype=torch.float64))
+    if failed:
+        raise ConfigError(f"a second moment of features is singular and cannot be inverted: raise ridge (now {ridge})")
+    inverse = torch.cholesky_inverse(factor)
+    root = torch.linalg.solve_triangular(factor, torch.eye(d, dtype=torch.float64), upper=False).T
+    return [s.whitened(root, inverse) for s in statistics]
 
 
 def _without_small(alpha: Array, cutoff: float) -> Array:
