@@ -92,7 +92,7 @@ class Finished:
 
     def scores(self) -> list[list[object]]:
         """Everything that was measured, for exact comparison."""
-        return [[r.round, r.chosen, r.scores, r.bytes_down, r.bytes_up, r.collaboration] for r in self.reports]
+        return [[r.round, r.chosen, r.scores, r.bytes_down, r.bytes_up, r.peer_weights] for r in self.reports]
 
     def bytes(self) -> dict[str, bytes]:
         """All that must be saved: the server's state and every client's."""

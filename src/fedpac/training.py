@@ -229,7 +229,9 @@ def _trained(model: nn.Module, part: Section) -> list[tuple[str, nn.Parameter]]:
 class _flat:  # noqa: N801  (used like a function)
     """Lay the trained parameters and their gradients out as two vectors, so that a step is a handful of operations.
 
-    Freezes the other parameters meanwhile and leaves the module as it was found.
+    Freezes the other parameters meanwhile and leaves the module as it was found: the values go home to the tensors they
+    came from. Kernels round by the alignment of their operands, so a parameter left in a vector of the last training
+    would make the next one depend on it.
     """
 
     def __init__(self, model: nn.Module, part: Section) -> None:
@@ -240,6 +242,7 @@ class _flat:  # noqa: N801  (used like a function)
     def __enter__(self) -> tuple[Tensor, Tensor]:
         parameters = torch.cat([p.detach().reshape(-1) for p in self.trained])
         gradient = torch.zeros_like(parameters)
+        self.homes = [p.data for p in self.trained]
         at = 0
         for p in self.trained:
             n = p.numel()
@@ -251,7 +254,8 @@ class _flat:  # noqa: N801  (used like a function)
         return parameters, gradient
 
     def __exit__(self, *error: object) -> None:
-        for p in self.trained:
+        for p, home in zip(self.trained, self.homes, strict=True):
+            p.data = home.copy_(p.data)
             p.grad = None
         for p in self.frozen:
             p.requires_grad_(True)
