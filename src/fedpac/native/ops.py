@@ -9,18 +9,17 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fedpac.native.build import library
 
 KERNELS = (3, 5)
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
-
-Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 def conv_pool_act(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, negative_slope: float) -> Tensor:
@@ -31,8 +30,7 @@ def conv_pool_act(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, 
     if not negative_slope >= 0:
         raise ValueError(f"negative_slope must be >= 0 for the activation to commute with the pool: {negative_slope}")
     if _supported(x, weight, bias, padding):
-        y: Tensor = torch.ops.fedpac.conv_pool_act_forward(x, weight, bias, padding, negative_slope)[0]
-        return y
+        return _differentiable(x, weight, bias, padding, negative_slope)
     return _composed(x, weight, bias, padding, negative_slope)
 
 
@@ -56,7 +54,8 @@ def _supported(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> 
     ):
         return False
     height, width = _pooled(x, weight, padding)
-    return height > 0 and width > 0 and library() is not None
+    # torch.func's transforms differentiate torch's own operators; for this one they would cost every call
+    return height > 0 and width > 0 and library() is not None and not torch._C._are_functorch_transforms_active()
 
 
 def _pooled(x: Tensor, weight: Tensor, padding: int) -> tuple[int, int]:
@@ -141,19 +140,6 @@ def _backward(
     return gradients
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, weight, _, ctx.padding, ctx.negative_slope = inputs
-    ctx.save_for_backward(x, weight, output[1])
-    ctx.mark_non_differentiable(output[1])
-
-
-def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    x, weight, code = ctx.saved_tensors
-    needed = list(ctx.needs_input_grad[:3])
-    gradients = torch.ops.fedpac.conv_pool_act_backward(grad, x, weight, code, ctx.padding, ctx.negative_slope, needed)
-    return *(g if n else None for g, n in zip(gradients, needed, strict=True)), None, None
-
-
 _operators: Any = torch.library.Library("fedpac", "FRAGMENT")  # type: ignore[no-untyped-call]
 _arguments = "Tensor x, Tensor weight, Tensor? bias, int padding, float negative_slope"
 _operators.define(f"conv_pool_act({_arguments}) -> Tensor")
@@ -165,6 +151,10 @@ _operators.define(
 _operators.impl("conv_pool_act", conv_pool_act, "CompositeImplicitAutograd")
 _operators.impl("conv_pool_act_forward", _forward, "CPU")
 _operators.impl("conv_pool_act_backward", _backward, "CPU")
+_forward_operator = torch.ops.fedpac.conv_pool_act_forward.default
+_backward_operator = torch.ops.fedpac.conv_pool_act_backward.default
+
+
 torch.library.register_fake(
     "fedpac::conv_pool_act_forward",
     lambda x, weight, bias, padding, slope: _empty_outputs(x, weight, padding),
@@ -175,7 +165,30 @@ torch.library.register_fake(
     lambda grad, x, weight, code, padding, slope, needed: _empty_gradients(x, weight, needed),
     lib=_operators,
 )
-torch.library.register_autograd("fedpac::conv_pool_act_forward", _differentiate, setup_context=_save, lib=_operators)
+
+
+class _ConvPoolAct(torch.autograd.Function):
+    """The derivative, as an autograd.Function: torch.library.register_autograd costs twice as much per call."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, negative_slope: float
+    ) -> Tensor:
+        y, code = _forward_operator(x, weight, bias, padding, negative_slope)
+        ctx.save_for_backward(x, weight, code)
+        ctx.padding, ctx.negative_slope = padding, negative_slope
+        return cast(Tensor, y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, code = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
+        gradients = _backward_operator(grad, x, weight, code, ctx.padding, ctx.negative_slope, needed)
+        return *(g if n else None for g, n in zip(gradients, needed, strict=True)), None, None
+
+
+_differentiable = cast(Callable[..., Tensor], _ConvPoolAct.apply)
 
 
 class FusedConvPool(nn.Conv2d):
