@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils import parameters_to_vector
 
 from fedpac.client import Client
 from fedpac.message import Message, Weights
@@ -48,7 +49,7 @@ class APFL(FedAvg):
         trained = train(client, weights_of(pair), model=pair, loss=pair_loss(alpha), after_step=learn_share)
         client.state["v"] = half(trained, "v")
         if self.adaptive:
-            client.state["alpha"] = float(alpha)
+            client.state["alpha"] = float(alpha.detach())
         return Message(w=half(trained, "w"), n=client.n)
 
     def share(self, client: Client) -> float:
@@ -72,8 +73,12 @@ def pair_loss(alpha: Tensor) -> Loss:
         chance = torch.get_rng_state()
         loss_w = F.cross_entropy(w(batch.x), batch.y)
         torch.set_rng_state(chance)  # the same dropout in both, and as much of it drawn as FedAvg draws
-        fixed = {name: p.detach() for name, p in w.named_parameters()}
-        mixed = {name: alpha * p + (1 - alpha) * fixed[name] for name, p in v.named_parameters()}
+        # mixed as one vector, laid out as train() lays out a single model: alpha = 1 is Local-only to the last bit
+        vector = (
+            alpha * parameters_to_vector(v.parameters()) + (1 - alpha) * parameters_to_vector(w.parameters()).detach()
+        )
+        pieces = torch.split(vector, [p.numel() for p in v.parameters()])
+        mixed = {name: piece.view_as(p) for (name, p), piece in zip(v.named_parameters(), pieces, strict=True)}
         return loss_w + F.cross_entropy(functional_call(v, mixed, (batch.x,)), batch.y)
 
     return loss
