@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -182,3 +183,11 @@ def assert_close(one: Weights, other: Weights) -> None:
     assert sorted(one) == sorted(other)
     for name in one:
         torch.testing.assert_close(one[name], other[name], rtol=1e-5, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def literal_training(
+    task: Task, data: Sequence[ClientData], i: int, round: int, w: Weights, purpose: str = "train", **how: Any
+) -> Weights:
+    """Client i trains w in this round by `literal_sgd`, on the batches of the named stream."""
+    batches = batches_of(visit(task, data, i, round), how.pop("epochs", None), purpose)
+    return literal_sgd(copy_with(task.model, w), *data[i].train.tensors(), batches, **how)
