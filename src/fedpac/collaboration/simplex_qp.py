@@ -8,8 +8,8 @@ would lower the objective join. Sums are one by elimination: on the support all 
 
     P_jk = Q_jk - Q_jr - Q_rk + Q_rr,
 
-which is singular only if a point of the support is an affine combination of the others. A pivot that vanishes is
-replaced by a tiny one: the step then becomes long, runs into the boundary, and the superfluous point leaves.
+which is singular only if a point of the support is an affine combination of the others. A tiny addition to its diagonal
+then makes the step long: it runs into the boundary, and the superfluous point leaves.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ Array = npt.NDArray[np.float64]
 
 TOLERANCE = 1e-13  # of the residual below, at which a problem counts as solved
 ACCEPTABLE = 1e-8  # above this a result is an error, never an answer
-TINY = 1e-14  # of a pivot, relative to the terms it is made of
+TINY = 1e-14  # what is added to the diagonal of P, relative to the terms it is made of
 
 
 def solve_simplex_qps(Q: Array, C: Array, start: Array | None = None) -> Array:

@@ -21,7 +21,7 @@ using Vector = std::vector<double>;
 using Index = int64_t;
 
 constexpr double kTolerance = 1e-13;   // as in simplex_qp.py
-constexpr double kTinyPivot = 1e-14;
+constexpr double kTiny = 1e-14;
 
 typedef double Four __attribute__((vector_size(32), aligned(8)));
 
@@ -205,7 +205,7 @@ class Problem {
             for (Index k = 0; k <= factored; ++k)
                 row[k] = (q(j, support[k + 1]) - q(j, r)) - (q(r, support[k + 1]) - q(r, r));
             const double size = q(j, j) + 2 * std::fabs(q(j, r)) + q(r, r) + std::fabs(c[j]) + std::fabs(c[r]);
-            factor_row(L.data(), factored, kTinyPivot * size + DBL_MIN);
+            factor_row(L.data(), factored, kTiny * size + DBL_MIN);
         }
     }
 };
