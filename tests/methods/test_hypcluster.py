@@ -33,7 +33,7 @@ def test_three_rounds_equal_the_literal_algorithm():
         trained = {0: [], 1: [], 2: []}
         for i, own in enumerate(data):
             x, y = own.train.tensors()
-            losses = [float(F.cross_entropy(copy_with(task.model, each)(x), y)) for each in w]
+            losses = [F.cross_entropy(copy_with(task.model, each)(x), y).item() for each in w]
             z = losses.index(min(losses))
             chosen.add(z)
             batches = batches_of(visit(task, data, i, t))

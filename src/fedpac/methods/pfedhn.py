@@ -95,11 +95,11 @@ class PFedHN(Method):
             return g | {"out.weight": delta.T @ (shares[:, None] * a), "out.bias": shares @ delta}
 
         before, gradient = self.momentum_sgd(len(ids))
-        g, g_velocity = total(gradient[0]), total(gradient[1])
-        server.state["psi"] = {n: before[0, 0] * p + before[0, 1] * velocity[n] + g[n] for n, p in psi.items()}
-        server.state["psi_velocity"] = {
-            n: before[1, 0] * p + before[1, 1] * velocity[n] + g_velocity[n] for n, p in psi.items()
-        }
+        for row, name in enumerate(("psi", "psi_velocity")):  # in place, for they are large
+            server.state[name] = {
+                n: g.add_(psi[n], alpha=float(before[row, 0])).add_(velocity[n], alpha=float(before[row, 1]))
+                for n, g in total(gradient[row]).items()
+            }
         e_velocity[ids] = self.momentum * e_velocity[ids] + cut[:, None] * g_e + self.weight_decay * e[ids]
         e[ids] -= self.lr * e_velocity[ids]
         server.state.update(e=e, e_velocity=e_velocity)
