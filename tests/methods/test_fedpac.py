@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.helpers import (
+from torch import Tensor
+
+from fedpac.message import Message, Weights
+from fedpac.methods import make_method
+from fedpac.methods.fedpac import FedPAC
+from fedpac.methods.fedrep import FedRep
+from fedpac.models import copy_with, section
+from fedpac.server import Server
+from helpers import (
     CLASSES,
     FEATURES,
     assert_close,
@@ -18,14 +26,6 @@ from tests.helpers import (
     tiny_task,
     visit,
 )
-from torch import Tensor
-
-from fedpac.message import Message, Weights
-from fedpac.methods import make_method
-from fedpac.methods.fedpac import FedPAC
-from fedpac.methods.fedrep import FedRep
-from fedpac.models import copy_with, section
-from fedpac.server import Server
 
 
 def test_two_rounds_follow_algorithm_1() -> None:
