@@ -32,16 +32,21 @@ def class_means(task, data, i, w):
     return {k: (z[y == k].mean(0), int((y == k).sum())) for k in range(CLASSES) if (y == k).any()}
 
 
-def test_g_equals_the_literal_algorithm():
-    """Three rounds, two of four clients in a round: prototypes are taken after training and weighted by samples."""
-    data = tiny_data()
-    finished = run_federation(FedProtoG(lam=0.8), rounds=3, data=data, participation=0.5)
-    task, w, c = finished.task, [finished.task.initial for _ in data], {}
+@pytest.mark.parametrize(
+    ("data", "participation"),
+    [(tiny_data(), 0.5), (tiny_data((6, 5, 7), [[0], [1], [2, 1]]), 0.34)],
+    ids=["two of four clients", "one of three, who may have a class without prototype"],
+)
+def test_g_equals_the_literal_algorithm(data, participation):
+    """Prototypes are taken after training and weighted by samples; a class without one draws nobody."""
+    finished = run_federation(FedProtoG(lam=0.8), rounds=3, data=data, participation=participation)
+    task, w, c, undrawn = finished.task, [finished.task.initial for _ in data], {}, 0
     for report in finished.reports:
         means = []
         for i in report.chosen:
             w[i] = literal_training(task, data, i, report.round, w[i], loss=pulled(0.8, c))
             means.append(class_means(task, data, i, w[i]))
+            undrawn += bool(c) and not set(means[-1]) <= set(c)
         for k in range(CLASSES):
             having = [m[k] for m in means if k in m]
             if having:  # else the last one stays
@@ -52,6 +57,7 @@ def test_g_equals_the_literal_algorithm():
     assert sorted(c) == prototypes["counts"].nonzero().flatten().tolist() == [0, 1, 2]  # class 3 is nobody's
     for k, mean in c.items():
         assert_close({"c": prototypes["means"][k]}, {"c": mean})
+    assert undrawn or participation == 0.5
 
 
 def test_l_equals_the_literal_algorithm_and_sends_nothing():
