@@ -176,7 +176,7 @@ def demo(
             "data": {"dataset": "digits"},
             "run": {"rounds": rounds, "evaluate_every": max(1, rounds // 15), "workers": workers},
         }
-        _carry_out(make_config(values), folder / name, None, result=False)
+        _carry_out(make_config(values), folder / name, None, result=False, figures=name == "fedpac")
     runs = [read_run(folder / name) for name in names]
     _show_comparison(runs, folder / "comparison", csv=True)
     last = max(runs[0].peer_weights)
@@ -590,7 +590,7 @@ def _samples(file: Path, shape: tuple[int, ...]) -> tuple[Any, Any]:
         raise ConfigError(f"this model takes samples of shape {shape}, not images; give an .npz file with x")
     try:
         with Image.open(file) as image:
-            pixels = np.asarray(image.convert("L" if shape[0] == 1 else "RGB"))
+            pixels = np.array(image.convert("L" if shape[0] == 1 else "RGB"))
     except (OSError, SyntaxError) as error:
         raise DataError(f"{file} is neither an .npz file nor a readable image ({error})") from None
     if pixels.shape[:2] != shape[1:]:

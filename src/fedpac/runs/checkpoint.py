@@ -29,7 +29,8 @@ class Checkpoint:
 def write_checkpoint(path: Path, fingerprint: str, round: int, server: State, clients: Mapping[int, State]) -> None:
     blobs = {"server": Message(**server).to_bytes()}
     blobs |= {f"client.{i}": Message(**state).to_bytes() for i, state in sorted(clients.items())}
-    metadata = {"format": FORMAT, "fingerprint": fingerprint, "round": round, "digest": _digest(blobs)}
+    metadata = {"format": FORMAT, "fingerprint": fingerprint, "round": round}
+    metadata["digest"] = _digest(metadata, blobs)
     tensors = {name: torch.from_numpy(np.frombuffer(blob, dtype=np.uint8).copy()) for name, blob in blobs.items()}
     with explained(path):
         write_atomically(path, save(tensors, {"fedpac": json.dumps(metadata)}))
@@ -42,16 +43,16 @@ def read_checkpoint(path: Path, fingerprint: str) -> Checkpoint:
             blobs = {name: bytes(file.get_tensor(name).numpy()) for name in sorted(file.keys())}
         if metadata["format"] != FORMAT:
             raise CheckpointError(f"the checkpoint {path} has format {metadata['format']}; this version reads {FORMAT}")
-        if metadata["digest"] != _digest(blobs):
+        if metadata.pop("digest") != _digest(metadata, blobs):
             raise CheckpointError(f"the checkpoint {path} is damaged: its contents do not match its checksum")
         states = {name: dict(Message.from_bytes(blob)) for name, blob in blobs.items()}
         server = states.pop("server")
-        round = int(metadata["round"])
-    except (SafetensorError, MessageError, KeyError, ValueError, TypeError, OSError) as error:
+        round, made_with = int(metadata["round"]), metadata["fingerprint"]
+    except (SafetensorError, MessageError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
         raise CheckpointError(
             f"the checkpoint {path} is damaged ({error}); delete it to start this run again from round 1"
         ) from None
-    if metadata["fingerprint"] != fingerprint:
+    if made_with != fingerprint:
         raise CheckpointError(
             f"the checkpoint {path} belongs to another config than the config.toml beside it; "
             "restore the config it was made with, or delete the checkpoint to start again"
@@ -59,8 +60,8 @@ def read_checkpoint(path: Path, fingerprint: str) -> Checkpoint:
     return Checkpoint(round, server, {int(name.removeprefix("client.")): s for name, s in states.items()})
 
 
-def _digest(blobs: Mapping[str, bytes]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def _digest(metadata: Mapping[str, object], blobs: Mapping[str, bytes]) -> str:
+    digest = hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16)
     for name, blob in sorted(blobs.items()):
         digest.update(f"{name}:{len(blob)}:".encode())
         digest.update(blob)

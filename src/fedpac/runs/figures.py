@@ -11,9 +11,11 @@ matplotlib.use("Agg")  # before pyplot: figures are files, no window is ever ope
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from fedpac.errors import RunError
@@ -73,7 +75,8 @@ def save(figure: Figure, path: Path) -> list[Path]:
 def accuracy_curves(runs: Sequence[RunData], path: Path) -> list[Path]:
     """Received (solid) and personal (dashed) accuracy over rounds, one colour per method.
 
-    The band is the standard deviation over seeds where a method has several; for a run shown alone, over clients.
+    The reported one is drawn strong. Its band is the standard deviation over seeds where a method has several; for a
+    run shown alone, over clients.
     """
     labels = label_runs(runs)
     together: dict[str, list[RunData]] = {}
@@ -81,27 +84,33 @@ def accuracy_curves(runs: Sequence[RunData], path: Path) -> list[Path]:
         together.setdefault(labels[run.path], []).append(run)
     with style():
         figure, axes = plt.subplots(figsize=(7.2, 4.2))
+        banded = ""
         for k, same in enumerate(together.values()):
             colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
             for which in SPLITS:
                 rounds, means, band = _curve(same, which, alone=len(together) == 1)
+                reported = which == same[0].reported
                 axes.plot(
                     rounds, means, LINES[which], color=colour, marker=marker, markevery=max(1, len(rounds) // 8),
-                    markersize=5 if which == same[0].reported else 0,
+                    markersize=5 if reported else 0, linewidth=1.8 if reported else 1.1, alpha=1 if reported else 0.6,
                 )  # fmt: skip
-                if band is not None and (len(together) > 1 or which == same[0].reported):
-                    axes.fill_between(rounds, means - band, means + band, color=colour, alpha=0.15, linewidth=0)
+                if band is not None and reported:
+                    low, high = np.clip(means - band, 0, 100), np.clip(means + band, 0, 100)
+                    axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+                    banded = "seeds" if len(same) > 1 else "clients"
         axes.set_xlabel("communication round")
         axes.set_ylabel("test accuracy, mean over clients (%)")
         axes.set_title(_setting(runs), loc="left")
         axes.set_xlim(left=0)
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(low, 0), min(high, 101))
-        handles = [
+        bottom, top = (float(limit) for limit in axes.viewLim.intervaly)
+        axes.set_ylim(max(bottom, 0), min(top, 101))
+        handles: list[Artist] = [
             Line2D([], [], color=COLOURS[k % len(COLOURS)], marker=MARKERS[k % len(MARKERS)], label=name)
             for k, name in enumerate(together)
         ]
         handles += [Line2D([], [], color="#555555", linestyle=LINES[which], label=which) for which in SPLITS]
+        if banded:
+            handles.append(Patch(color="#555555", alpha=0.15, linewidth=0, label=f"± std over {banded}"))
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, handlelength=2.6)
         return save(figure, path)
 
@@ -182,10 +191,11 @@ def _group_edges(groups: Sequence[int | None]) -> list[float]:
 
 def _client_ticks(axes: Axes, order: Sequence[int], show_y: bool = True) -> None:
     n = len(order)
-    shown = range(n) if n <= 10 else range(0, n, max(1, round(n / 10)))
+    shown = range(n) if n <= 20 else range(0, n, max(1, round(n / 10)))
     names = [str(order[i]) for i in shown]
-    axes.set_xticks(list(shown), names, rotation=0, fontsize=9)
-    axes.set_yticks(list(shown), names if show_y else [""] * len(names), fontsize=9)
+    size = 9 if len(shown) <= 10 else 7.5
+    axes.set_xticks(list(shown), names, fontsize=size)
+    axes.set_yticks(list(shown), names if show_y else [""] * len(names), fontsize=size)
     axes.tick_params(length=0)
 
 

@@ -1,0 +1,374 @@
+"""A run's folder through interruptions: killed, cut off, full disks, two writers, other configs."""
+
+import csv
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedpac.config import make_config
+from fedpac.errors import CheckpointError, RunError, TrainingError
+from fedpac.methods.fedavg import FedAvg
+from fedpac.methods.fedpac import FedPAC
+from fedpac.runs.run import resume, run
+
+fork = multiprocessing.get_context("fork")
+EXACT = ("config.toml", "clients.csv", "metrics.csv", "weights.csv")
+
+
+def small(rounds=8, method="fedpac", **more):
+    """Four clients with ten images each, and the smallest model there is: a round takes milliseconds."""
+    sections = {
+        "method": method,
+        "model": "logistic",
+        "data": {"dataset": "digits", "clients": 4, "samples": 10, "test_samples": 10},
+        "training": {"epochs": 1},
+        "run": {"rounds": rounds, "evaluate_every": 2, "checkpoint_every": 3, "workers": 2},
+    }
+    for key, value in more.items():
+        section, _, name = key.partition("__")
+        sections[section][name] = value
+    return make_config(sections)
+
+
+def exact(folder: Path) -> dict[str, bytes]:
+    """Everything in the folder that must not depend on how the run went."""
+    return {name: (folder / name).read_bytes() for name in EXACT}
+
+
+def rows(folder: Path, table: str) -> list[dict[str, str]]:
+    with (folder / table).open() as file:
+        return list(csv.DictReader(file))
+
+
+class Diverging(FedPAC):
+    """The weights of client 2 are no numbers from round 5 on."""
+
+    name = "diverging"
+
+    def local(self, client, down):
+        up = super().local(client, down)
+        if client.id == 2 and client.round == 5:
+            raise TrainingError(f"client {client.id}, round {client.round}: training diverged")
+        return up
+
+
+class Infinite(FedAvg):
+    """Trains with numbers that are not, really."""
+
+    name = "infinite"
+
+    def fit(self, client, w, down):
+        if client.id == 2 and client.round == 5:
+            client.train_set[0].fill_(float("nan"))
+        return super().fit(client, w, down)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    run(small(), folder)
+    return folder
+
+
+# --- the same numbers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("serial", None), ("process", 1), ("process", 3)])
+def test_engine_and_workers_change_nothing(tmp_path, reference, engine, workers):
+    run(small(run__engine=engine, run__workers=workers), tmp_path / "run")
+    for name in ("metrics.csv", "weights.csv"):
+        assert (tmp_path / "run" / name).read_bytes() == (reference / name).read_bytes()
+
+
+def test_every_round_and_client_is_there_once(reference):
+    metrics = [(int(r["round"]), int(r["client"]), r["split"]) for r in rows(reference, "metrics.csv")]
+    expected = {(t, i, which) for t in (2, 4, 6, 8) for i in range(4) for which in ("received", "personal")}
+    assert len(metrics) == len(set(metrics))
+    assert set(metrics) == expected
+    assert [int(r["round"]) for r in rows(reference, "rounds.csv")] == list(range(1, 9))
+    for t in range(1, 9):
+        weights = [float(r["weight"]) for r in rows(reference, "weights.csv") if int(r["round"]) == t]
+        assert sum(weights) == pytest.approx(4)
+
+
+def test_the_folder_says_where_it_comes_from(reference):
+    session = json.loads((reference / "environment.json").read_text())["sessions"][0]
+    assert {"command", "commit", "versions", "machine", "kernels", "started"} <= session.keys()
+    summary = json.loads((reference / "summary.json").read_text())
+    assert summary["reported"] == "received"
+    last = [
+        float(r["accuracy"]) for r in rows(reference, "metrics.csv") if (r["round"], r["split"]) == ("8", "received")
+    ]
+    assert summary["received"]["final"]["mean"] == pytest.approx(sum(last) / 4)
+
+
+# --- killed -------------------------------------------------------------------------------------------------------
+
+
+def kill_after(config, folder: Path, rounds: int, delay: float) -> bool:
+    """Run in a process of its own and kill it some time after that many rounds; True if it was not done by then."""
+
+    def work() -> None:
+        resume(folder) if (folder / "config.toml").exists() else run(config, folder)
+
+    process = fork.Process(target=work)
+    process.start()
+    give_up = time.monotonic() + 60
+    while process.is_alive() and time.monotonic() < give_up:
+        if (folder / "rounds.csv").exists() and len((folder / "rounds.csv").read_bytes().splitlines()) > rounds:
+            break
+        time.sleep(0.0005)
+    time.sleep(delay)
+    process.kill()
+    process.join()
+    return process.exitcode == -signal.SIGKILL
+
+
+def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(tmp_path):
+    config = small(rounds=24, run__checkpoint_every=2)
+    run(config, tmp_path / "whole")
+    chance = random.Random(7)
+    killed = 0
+    for attempt in range(4):
+        folder = tmp_path / f"killed{attempt}"
+        for rounds in sorted(chance.sample(range(22), 2)):
+            killed += kill_after(config, folder, rounds, delay=chance.random() * 0.02)
+        if not (folder / "config.toml").exists():
+            run(config, folder)
+        resume(folder)
+        assert exact(folder) == exact(tmp_path / "whole")
+        assert [int(r["round"]) for r in rows(folder, "rounds.csv")] == list(range(1, 25))
+        assert not list(folder.glob(".*.tmp"))
+    assert killed >= 4  # else the test has not tested anything
+
+
+def test_the_command_line_killed_and_resumed(tmp_path):
+    config = small(rounds=40, run__checkpoint_every=5)
+    run(config, tmp_path / "whole")
+    (tmp_path / "c.toml").write_text(config.to_toml())
+    command = [str(Path(sys.executable).with_name("fedpac"))]
+    process = subprocess.Popen([*command, "run", "c.toml", "--out", "killed", "--no-figures"], cwd=tmp_path)
+    table, give_up = tmp_path / "killed" / "rounds.csv", time.monotonic() + 60
+    while not (table.exists() and len(table.read_bytes().splitlines()) > 12) and time.monotonic() < give_up:
+        time.sleep(0.001)
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    done = subprocess.run([*command, "resume", "killed"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert exact(tmp_path / "killed") == exact(tmp_path / "whole")
+    assert children, "no workers seen"
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()], "workers outlived their parent"
+
+
+def test_interrupt_and_terminate_say_how_to_go_on(tmp_path):
+    (tmp_path / "c.toml").write_text(small(rounds=5000, run__evaluate_every=5000).to_toml())
+    command = [str(Path(sys.executable).with_name("fedpac")), "run", "c.toml", "--out", "it", "--no-figures"]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        shutil.rmtree(tmp_path / "it", ignore_errors=True)
+        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        table, give_up = tmp_path / "it" / "rounds.csv", time.monotonic() + 60
+        while not (table.exists() and len(table.read_bytes().splitlines()) > 5) and time.monotonic() < give_up:
+            time.sleep(0.001)
+        process.send_signal(number)
+        _, complaint = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert complaint.strip() == "interrupted; continue with: fedpac resume it"
+
+
+def test_a_finished_run_is_left_alone(tmp_path, reference):
+    folder = shutil.copytree(reference, tmp_path / "run")
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    assert resume(folder) == json.loads(before["summary.json"])
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+def test_a_half_written_line_is_forgotten(tmp_path, reference):
+    folder = shutil.copytree(reference, tmp_path / "run")
+    (folder / "summary.json").unlink()
+    for name in ("metrics.csv", "weights.csv", "rounds.csv"):
+        with (folder / name).open("a") as file:
+            file.write("9,0,receiv")
+    resume(folder)
+    assert exact(folder) == exact(reference)
+
+
+def test_rows_that_were_deleted_are_noticed(tmp_path, reference):
+    folder = shutil.copytree(reference, tmp_path / "run")
+    (folder / "summary.json").unlink()
+    lines = (folder / "rounds.csv").read_text().splitlines(keepends=True)
+    (folder / "rounds.csv").write_text("".join(lines[:3]))
+    with pytest.raises(RunError, match="does not hold the rounds before it"):
+        resume(folder)
+
+
+# --- numbers that are none ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [Diverging, Infinite])
+def test_divergence_names_client_and_round_and_keeps_the_checkpoint(tmp_path, method):
+    config = small(method=f"{__name__}:{method.__name__}")
+    with pytest.raises(TrainingError, match="client 2, round 5"):
+        run(config, tmp_path / "run")
+    assert [int(r["round"]) for r in rows(tmp_path / "run", "rounds.csv")] == [1, 2, 3, 4]
+    checkpoint = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()  # of round 3
+    with pytest.raises(TrainingError, match="client 2, round 5"):
+        resume(tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoint.safetensors").read_bytes() == checkpoint
+    assert [int(r["round"]) for r in rows(tmp_path / "run", "rounds.csv")] == [1, 2, 3, 4]
+
+
+# --- checkpoints --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unfinished(tmp_path, reference) -> Path:
+    folder = shutil.copytree(reference, tmp_path / "run")
+    (folder / "summary.json").unlink()
+    return folder
+
+
+def test_a_checkpoint_cut_in_half(unfinished):
+    path = unfinished / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    before = exact(unfinished)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        resume(unfinished)
+    assert exact(unfinished) == before
+
+
+@pytest.mark.parametrize("place", [0, 9, 40, 60, 80, 100, 120, 140, 160, 0.3, 0.6, 0.999])
+def test_a_flipped_byte_is_found(unfinished, place):
+    path = unfinished / "checkpoint.safetensors"
+    data = bytearray(path.read_bytes())
+    data[int(place * len(data)) if isinstance(place, float) else place] ^= 0x10
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError):
+        resume(unfinished)
+
+
+def test_a_checkpoint_of_another_config(unfinished):
+    config = (unfinished / "config.toml").read_text()
+    (unfinished / "config.toml").write_text(config.replace("lam = 1.0", "lam = 2.0"))
+    with pytest.raises(CheckpointError, match="belongs to another config"):
+        resume(unfinished)
+
+
+def test_other_workers_and_engine_may_continue(unfinished, reference):
+    config = (unfinished / "config.toml").read_text()
+    (unfinished / "config.toml").write_text(config.replace('engine = "process"', 'engine = "serial"'))
+    resume(unfinished, workers=1)
+    assert (unfinished / "metrics.csv").read_bytes() == (reference / "metrics.csv").read_bytes()
+
+
+def test_a_checkpoint_without_its_parts(unfinished):
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(2)}, unfinished / "checkpoint.safetensors")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        resume(unfinished)
+
+
+# --- folders ------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_with_a_run_is_not_used_again(tmp_path, reference):
+    folder = shutil.copytree(reference, tmp_path / "run")
+    with pytest.raises(RunError, match="already holds a run"):
+        run(small(rounds=2), folder)
+    assert exact(folder) == exact(reference)
+
+
+def test_a_folder_with_something_else_is_not_used(tmp_path):
+    (tmp_path / "thesis.tex").write_text("my life's work")
+    with pytest.raises(RunError, match="is not empty"):
+        run(small(rounds=2), tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "my life's work"
+
+
+def test_a_start_that_was_killed_before_its_first_round_can_be_repeated(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "clients.csv").write_text("client,na")
+    (tmp_path / "run" / ".clients.csv.1.tmp").write_text("client,na")
+    run(small(rounds=2), tmp_path / "run")
+
+
+def test_a_path_through_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(RunError, match="file, not a folder"):
+            run(small(rounds=2), out)
+
+
+def test_resume_without_a_run(tmp_path):
+    with pytest.raises(RunError, match="holds no run"):
+        resume(tmp_path)
+
+
+def test_two_processes_on_one_folder(tmp_path):
+    started = fork.Event()
+
+    def work() -> None:
+        def hold(report):
+            started.set()
+            time.sleep(60)
+
+        run(small(), tmp_path / "run", progress=hold)
+
+    process = fork.Process(target=work)
+    process.start()
+    try:
+        assert started.wait(60)
+        with pytest.raises(RunError, match="another process is writing"):
+            resume(tmp_path / "run")
+        with pytest.raises(RunError, match="another process is writing"):
+            run(small(), tmp_path / "run")
+    finally:
+        process.kill()
+        process.join()
+    resume(tmp_path / "run")  # the lock died with its owner, at once
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    """A file system of 160 kB, which only root can have."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(place)]
+    if os.geteuid() != 0 or not shutil.which("mount") or subprocess.run(mounting, capture_output=True).returncode:
+        pytest.skip("cannot mount a file system here")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_a_full_disk_loses_nothing(tmp_path, tiny_disk, reference):
+    with pytest.raises(RunError, match="the disk is full: free some space, then continue"):
+        run(small(), tiny_disk / "run")
+    assert not list((tiny_disk / "run").glob(".*.tmp"))
+    subprocess.run(["mount", "-o", "remount,size=10m", str(tiny_disk)], check=True)
+    resume(tiny_disk / "run")
+    assert exact(tiny_disk / "run") == exact(reference)
+
+
+def test_no_space_at_all_leaves_nothing(tiny_disk):
+    (tiny_disk / "filler").write_bytes(b"x" * 155_000)
+    with pytest.raises(RunError, match="the disk is full"):
+        run(small(), tiny_disk / "run")
+    left = list((tiny_disk / "run").iterdir()) if (tiny_disk / "run").exists() else []
+    assert not [p for p in left if p.stat().st_size == 0 and p.name == "config.toml"]
+
+
+def test_a_read_only_folder(tiny_disk):
+    subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
+    with pytest.raises(RunError, match="read-only: choose another folder"):
+        run(small(), tiny_disk / "run")

@@ -1,0 +1,182 @@
+"""What is shown of runs, from a few of them on tiny data."""
+
+import csv
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedpac.config import make_config
+from fedpac.data.scenario import build, describe
+from fedpac.errors import RunError
+from fedpac.methods import methods
+from fedpac.runs import figures, tables
+from fedpac.runs.anatomy import dissect
+from fedpac.runs.run import run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """FedPAC with two seeds and FedAvg, six clients in the digits' five groups."""
+    root = tmp_path_factory.mktemp("runs")
+    for method, seed in (("fedpac", 0), ("fedpac", 1), ("fedavg", 0)):
+        config = make_config(
+            {
+                "method": method,
+                "model": "logistic",
+                "data": {"dataset": "digits", "clients": 6, "samples": 10, "test_samples": 10},
+                "training": {"epochs": 1},
+                "run": {"rounds": 3, "seed": seed, "evaluate_every": 1, "engine": "serial"},
+            }
+        )
+        run(config, root / f"{method}{seed}")
+    return root
+
+
+def test_rows_agree_with_the_csv(runs):
+    rows = tables.compare(tables.read_runs([runs]))
+    assert [(row["method"], row["seeds"]) for row in rows] == [("FedAvg", "0"), ("FedPAC", "0, 1")]
+    means = []
+    for seed in (0, 1):
+        with (runs / f"fedpac{seed}" / "metrics.csv").open() as file:
+            final = [r for r in csv.DictReader(file) if r["round"] == "3" and r["split"] == "received"]
+        means.append(np.mean([float(r["accuracy"]) for r in final]))
+    assert rows[1]["received"] == f"{100 * np.mean(means):.2f} ± {100 * np.std(means):.2f}"
+
+
+def test_summary_is_what_the_table_says(runs):
+    data = tables.read_run(runs / "fedavg0")
+    assert json.loads((runs / "fedavg0" / "summary.json").read_text()) == json.loads(json.dumps(tables.summarise(data)))
+
+
+def test_describe_by_hand():
+    shown = tables.describe(np.array([0.5, 1.0, 0.0, 0.5]), np.array([1.0, 3.0, 0.0, 0.0]))
+    assert shown == {"mean": 0.5, "std": pytest.approx(0.125**0.5), "worst_decile": 0.0, "weighted_mean": 0.875}
+
+
+def test_csv_has_all_digits_and_reads_back(runs):
+    data = tables.read_runs([runs])
+    rows = list(csv.DictReader(io.StringIO(tables.csv_text(*tables.exact_rows(data)))))
+    assert len(rows) == 3
+    assert float(rows[0]["personal_best_mean"]) == tables.summarise(data[0])["personal"]["best"]["mean"]
+
+
+def test_markdown_is_a_table(runs):
+    text = tables.markdown(tables.compare(tables.read_runs([runs])), tables.COLUMNS)
+    lines = text.splitlines()
+    assert {line.count("|") for line in lines} == {len(tables.COLUMNS) + 1}
+
+
+def test_an_unfinished_run_can_be_looked_at(runs, tmp_path):
+    folder = shutil.copytree(runs / "fedavg0", tmp_path / "run")
+    (folder / "summary.json").unlink()
+    for name in ("metrics.csv", "rounds.csv"):
+        kept = [line for line in (folder / name).read_text().splitlines() if not line.startswith("3,")]
+        (folder / name).write_text("\n".join(kept) + "\n")
+    assert tables.compare([tables.read_run(folder)])[0]["rounds"] == "2 of 3"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("metrics.csv", "round,client,split,accuracy,loss\n", "no evaluated round yet"),
+        ("metrics.csv", "a,b\n1,2\n", "has the columns a,b; expected round,client"),
+        ("metrics.csv", "round,client,split,accuracy,loss\n1,0,received,good,1\n", "cannot be read as a run"),
+        ("clients.csv", None, "clients.csv is missing"),
+        ("environment.json", "{", "is damaged"),
+        ("config.toml", None, "holds no run"),
+    ],
+)
+def test_a_damaged_folder_says_what_is_wrong(runs, tmp_path, name, content, message):
+    folder = shutil.copytree(runs / "fedavg0", tmp_path / "run")
+    (folder / name).unlink() if content is None else (folder / name).write_text(content)
+    with pytest.raises(RunError, match=message):
+        tables.read_run(folder)
+
+
+def test_nothing_to_compare():
+    with pytest.raises(RunError, match="no runs to compare"):
+        tables.compare([])
+
+
+def test_every_figure_is_a_picture_with_ink(runs, tmp_path):
+    data = tables.read_runs([runs])
+    written = figures.draw_run(data[1], tmp_path / "one") + figures.draw_comparison(data, tmp_path / "many")
+    assert {p.name for p in written if p.suffix == ".png" and p.parent.name == "one"} == {
+        "accuracy.png",
+        "clients.png",
+        "weights.png",
+        "data.png",
+    }
+    for path in written:
+        if path.suffix == ".png":
+            pixels = np.asarray(Image.open(path).convert("L"))
+            assert min(pixels.shape) > 200
+            assert pixels.std() > 5
+        else:
+            assert path.read_text().rstrip().endswith("</svg>")
+
+
+def test_equal_runs_give_equal_svg(runs, tmp_path):
+    data = tables.read_runs([runs])
+    for folder in ("a", "b"):
+        figures.accuracy_curves(data, tmp_path / folder / "curves.png")
+    assert (tmp_path / "a" / "curves.svg").read_bytes() == (tmp_path / "b" / "curves.svg").read_bytes()
+
+
+def test_heat_map_rounds(runs):
+    data = tables.read_run(runs / "fedpac0")
+    assert figures.heatmap_rounds(data, None) == [1, 2, 3]
+    assert figures.heatmap_rounds(data, [2]) == [2]
+    with pytest.raises(RunError, match="no weights of round 9; it has 1 to 3"):
+        figures.heatmap_rounds(data, [9])
+    with pytest.raises(RunError, match="FedAvg records no weights"):
+        figures.heatmap_rounds(tables.read_run(runs / "fedavg0"), None)
+
+
+def test_clients_are_ordered_by_group_and_weights_follow(runs):
+    data = tables.read_run(runs / "fedpac0")
+    assert figures.by_group(data) == [0, 5, 1, 2, 3, 4]  # client 5 is in the group of client 0
+    lines = figures.heatmap_text(data)
+    assert [len(line) for line in lines] == [12] * 6
+    for matrix in data.peer_weights.values():
+        assert matrix.sum(axis=1) == pytest.approx(np.ones(6))
+
+
+def test_the_run_knows_what_its_clients_hold(runs):
+    data = tables.read_run(runs / "fedpac1")
+    config = make_config(data.config)
+    assert data.class_counts.tolist() == describe(build(config.data, 1)).tolist()
+
+
+def test_too_many_bubbles(tmp_path):
+    with pytest.raises(RunError, match="cannot be read"):
+        figures.bubble_plot(np.ones((101, 3), int), "many", tmp_path / "b.png")
+
+
+NUMBERS = 117_066  # weights of the paper's network for 28 x 28 images
+HEAD = 1_290
+
+
+@pytest.mark.parametrize(
+    ("name", "down", "up", "passes"),
+    [
+        ("fedavg", 4 * NUMBERS, 4 * NUMBERS + 8, {"full": 5}),
+        ("fedper", 4 * (NUMBERS - HEAD), 4 * (NUMBERS - HEAD) + 8, {"full": 5}),
+        ("local", 0, 8, {"full": 5}),
+    ],
+)
+def test_the_measured_cost_is_the_one_on_paper(name, down, up, passes):
+    anatomy = dissect(methods()[name]())
+    assert (anatomy.bytes_down, anatomy.bytes_up, anatomy.training) == (down, up, passes)
+
+
+def test_fedpac_is_measured_with_its_centroids():
+    anatomy = dissect(methods()["fedpac"]())
+    assert {"w", "head", "centroids"} <= anatomy.down.keys()
+    assert anatomy.training == {"full": 5, "head": 1, "forward": 2}
+    assert anatomy.on_client == {}
+    assert "head.<i>" in anatomy.on_server

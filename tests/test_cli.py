@@ -1,0 +1,303 @@
+"""The command line: what it prints, what it writes and how it fails."""
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedpac import cli
+
+SMALL = [
+    "--dataset", "digits", "--clients", "4", "--rounds", "2", "--engine", "serial", "--no-figures",
+    "--set", "model=logistic", "--set", "data.samples=10", "--set", "data.test_samples=10", "--set", "training.epochs=1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def fedpac(monkeypatch, tmp_path, capfd):
+    """Runs a command in an empty folder; returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDPAC_DATA", str(tmp_path / "data"))
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        from rich.console import Console
+
+        monkeypatch.setattr(cli, "out", Console(highlight=False, width=160))
+        monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False))
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            cli.main([str(a) for a in arguments])
+        printed = capfd.readouterr()
+        return int(exit.value.code or 0), printed.out, printed.err
+
+    return command
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    code = "import sys, fedpac.cli; assert not {'torch', 'matplotlib', 'pydantic', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("command", ["run", "resume", "demo", "compare", "methods", "data", "predict", "export"])
+def test_every_command_has_help_with_an_example(fedpac, command):
+    code, text, _ = fedpac(command, "--help")
+    assert code == 0
+    assert f"fedpac {command}" in re.sub(r"[│\s]+", " ", text).split("Example", 1)[1]
+
+
+def test_run_resume_compare(fedpac, tmp_path):
+    code, text, complaint = fedpac("run", "--method", "fedpac", *SMALL)
+    assert (code, complaint) == (0, "")
+    assert "round 2/2  received" in text
+    assert "mean of the worst tenth" in text
+    assert (tmp_path / "runs/fedpac-digits-seed0/summary.json").exists()
+    assert fedpac("run", "--method", "fedpac", *SMALL)[0] == 0
+    assert (tmp_path / "runs/fedpac-digits-seed0-2/summary.json").exists()
+    assert fedpac("run", "--method", "fedavg", "--out", "runs/avg", *SMALL)[0] == 0
+    code, text, _ = fedpac("resume", "runs/avg")
+    assert code == 0
+    assert "is finished" in text
+
+    code, text, _ = fedpac("compare", "runs", "--out", "comparison", "--csv")
+    assert code == 0
+    assert "FedPAC" in text
+    assert "FedAvg" in text
+    assert {p.name for p in Path("comparison").iterdir()} == {
+        "table.md", "table.csv", "accuracy.png", "accuracy.svg", "clients.png", "clients.svg",
+    }  # fmt: skip
+    code, text, _ = fedpac("compare", "runs/avg", "--csv")
+    assert text.startswith("method,title,dataset")
+
+
+def test_flags_override_the_file(fedpac, tmp_path):
+    Path("c.toml").write_text('[method]\nname = "fedpac"\nlam = 3\n[run]\nrounds = 7\nseed = 5\n')
+    assert fedpac("run", "c.toml", "--method", "fedavg", *SMALL, "--set", "training.lr=0.5", "--out", "r")[0] == 0
+    import tomllib
+
+    written = tomllib.loads(Path("r/config.toml").read_text())
+    assert written["method"] == {"name": "fedavg"}
+    assert (written["run"]["rounds"], written["run"]["seed"], written["training"]["lr"]) == (2, 5, 0.5)
+
+
+def test_figures_of_a_run(fedpac):
+    arguments = [a for a in SMALL if a != "--no-figures"]
+    assert fedpac("run", *arguments, "--out", "r")[0] == 0
+    assert {"accuracy.png", "accuracy.svg", "weights.png", "clients.png", "data.png"} <= {
+        p.name for p in Path("r/figures").iterdir()
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--method", "fedpax"], "no method 'fedpax'. Did you mean 'fedpa"),
+        (["run", "--method", "nowhere:Thing"], "expected 'package.module:Class'"),
+        (["run", "--method", "json:dumps"], "not a subclass of fedpac.Method"),
+        (["run", "--dataset", "digit"], "Did you mean 'digits'"),
+        (["run", "--scenario", "dirichlett"], "Did you mean 'dirichlet'"),
+        (["run", "--set", "training.lrr=1"], "Did you mean 'lr'"),
+        (["run", "--set", "training.lr"], "not of the form"),
+        (["run", "--rounds", "-3"], "run.rounds = -3"),
+        (["run", "--clients", "0"], "data.clients = 0"),
+        (["run", "--participation", "2"], "run.participation = 2"),
+        (["run", "--workers", "0"], "run.workers = 0"),
+        (["run", "--engine", "gpu"], "run.engine = 'gpu'"),
+        (["run", "none.toml"], "there is no config file none.toml"),
+        (["run", "--set", "data.scenario=natural", "--set", "data.path=nowhere"], "nowhere"),
+        (["resume", "nothing"], "holds no run"),
+        (["compare", "nothing"], "holds no run"),
+        (["methods", "fedprox2"], "Did you mean 'fedprox'"),
+        (["data", "mnist"], "no data set 'mnist'"),
+        (["data", "--download"], "name the data set"),
+        (["predict", "nothing", "x.npz"], "holds no run"),
+        (["export", "nothing"], "holds no run"),
+    ],
+)
+def test_mistakes_are_one_message_and_write_nothing(fedpac, tmp_path, arguments, message):
+    before = sorted(tmp_path.rglob("*"))
+    code, _, complaint = fedpac(*arguments)
+    assert code == 1
+    assert message in complaint
+    assert "Traceback" not in complaint
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("arguments", [["run", "--rounds", "many"], ["rum"], ["run", "--round", "3"], ["compare"]])
+def test_misuse_is_exit_code_two(fedpac, arguments):
+    code, _, complaint = fedpac(*arguments)
+    assert code == 2
+    assert "Traceback" not in complaint
+
+
+def fashion(folder: Path, cut: bool = False) -> None:
+    """Fashion-MNIST's four files with very few images."""
+    folder.mkdir(parents=True)
+    for part in ("train", "t10k"):
+        images = bytes([0, 0, 8, 3, 0, 0, 0, 60, 0, 0, 0, 28, 0, 0, 0, 28]) + bytes(60 * 784 - (9 if cut else 0))
+        labels = bytes([0, 0, 8, 1, 0, 0, 0, 60]) + bytes(k % 10 for k in range(60))
+        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "cut", "noise"])
+def test_damaged_data_files(fedpac, tmp_path, damage):
+    folder = tmp_path / "data" / "fashion-mnist"
+    fashion(folder, cut=damage == "cut")
+    file = folder / "train-images-idx3-ubyte.gz"
+    if damage != "cut":
+        file.write_bytes(file.read_bytes()[:40] if damage == "truncated" else b"not an image file")
+    code, _, complaint = fedpac("run", "--dataset", "fashion-mnist", "--rounds", "1", "--out", "r")
+    assert code == 1
+    assert file.name in complaint
+    assert "Traceback" not in complaint
+    assert not Path("r").exists()
+
+
+def test_a_missing_data_file(fedpac, tmp_path):
+    folder = tmp_path / "data" / "cifar10"
+    folder.mkdir(parents=True)
+    for name in ("data_batch_1.bin", "data_batch_2.bin", "test_batch.bin"):
+        (folder / name).write_bytes(bytes(3073))
+    code, _, complaint = fedpac("run", "--dataset", "cifar10", "--rounds", "1", "--out", "r")
+    assert code == 1
+    assert "data_batch_3.bin is missing" in complaint
+    assert "Traceback" not in complaint
+    assert not Path("r").exists()
+
+
+def test_a_download_with_the_wrong_checksum(fedpac, tmp_path, monkeypatch):
+    import dataclasses
+
+    from fedpac.data import datasets
+    from fedpac.data.download import Download
+
+    (tmp_path / "file.bin").write_bytes(b"something else")
+    recipe = dataclasses.replace(
+        datasets.RECIPES["cifar10"], downloads=(Download((tmp_path / "file.bin").as_uri(), "0" * 32),)
+    )
+    monkeypatch.setitem(datasets.RECIPES, "cifar10", recipe)
+    code, _, complaint = fedpac("run", "--dataset", "cifar10", "--rounds", "1", "--out", "r")
+    assert code == 1
+    assert "0" * 32 in complaint
+    assert "Traceback" not in complaint
+    assert not Path("r").exists()
+
+
+def test_a_stand_in_is_announced(fedpac, tmp_path):
+    fashion(tmp_path / "data" / "fashion-mnist")
+    small = ["--set", "data.samples=5", "--set", "data.test_samples=5", "--set", "model=logistic", "--engine", "serial"]
+    code, text, complaint = fedpac(
+        "run", "--dataset", "fashion-mnist", "--clients", 3, "--rounds", 1, "--no-figures", "--out", "r", *small
+    )
+    assert code == 0, complaint
+    assert "Not the published data: stand-in: 60 + 60 images" in text
+    assert "*" in fedpac("compare", "r")[1]
+    code, text, _ = fedpac("data", "fashion-mnist")
+    assert "stand-in: 60 + 60" in text
+
+
+def test_divergence_on_the_command_line(fedpac):
+    arguments = [
+        *SMALL,
+        "--set",
+        "model=paper",
+        "--set",
+        "training.lr=100",
+        "--set",
+        "training.epochs=30",
+        "--method",
+        "fedavg",
+        "--out",
+        "r",
+    ]
+    code, _, complaint = fedpac("run", *arguments)
+    assert code == 1
+    assert re.search(r"client \d, round 1", complaint)
+    assert "Traceback" not in complaint
+
+
+def test_methods(fedpac):
+    from fedpac.methods import methods
+
+    code, text, _ = fedpac("methods")
+    assert code == 0
+    for name, cls in methods().items():
+        assert re.search(rf"^ {name} +│ {re.escape(cls.title)} ", text, re.MULTILINE)
+    code, text, _ = fedpac("methods", "fedpac")
+    for expected in (
+        "alpha_i <- argmin",
+        "reports the received accuracy",
+        "lam",
+        "≥ 0, ≤ 1e+06",
+        "centroids (5,200 B)",
+    ):
+        assert expected in text
+
+
+def test_data(fedpac):
+    code, text, _ = fedpac("data")
+    assert code == 0
+    assert "digits" in text
+    assert "not here" in text
+    code, text, _ = fedpac("data", "digits", "--scenario", "dirichlet", "--clients", 8, "--figure", "d.png")
+    assert code == 0
+    assert "8 clients" in text
+    assert Path("d.png").exists()
+    assert Path("d.svg").exists()
+
+
+def test_predict_and_export(fedpac):
+    assert fedpac("run", *SMALL, "--out", "r")[0] == 0
+    x = np.random.default_rng(0).integers(0, 255, (5, 28, 28), dtype=np.uint8)
+    np.savez("x.npz", x=x, y=np.arange(5))
+    code, text, complaint = fedpac("predict", "r", "x.npz", "--client", 1)
+    assert code == 0
+    assert len(text.splitlines()) == 5
+    assert "of 5 samples" in complaint
+    Image.fromarray(x[0]).save("x.png")
+    assert fedpac("predict", "r", "x.png", "--client", 1)[1] == text.splitlines(keepends=True)[0]
+    assert fedpac("export", "r", "--client", 1, "--out", "m.safetensors", "--which", "personal")[0] == 0
+    assert Path("m.safetensors").exists()
+
+    Image.fromarray(x[0][:20]).save("small.png")
+    Path("broken.npz").write_bytes(b"PK")
+    np.savez("z.npz", z=x)
+    for arguments, message in (
+        (["predict", "r", "none.npz"], "there is no file"),
+        (["predict", "r", "broken.npz"], "not a readable"),
+        (["predict", "r", "z.npz"], "expected x"),
+        (["predict", "r", "small.png"], "expected 28 x 28"),
+        (["predict", "r", "r/config.toml"], "nor a readable image"),
+        (["predict", "r", "x.npz", "--client", "9"], "no client 9"),
+        (["export", "r", "--which", "both"], "expected 'received' or 'personal'"),
+    ):
+        code, _, complaint = fedpac(*arguments)
+        assert (code, message in complaint, "Traceback" in complaint) == (1, True, False), complaint
+
+
+def test_demo_replaces_only_its_own_folder(fedpac, tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("")
+    code, _, complaint = fedpac("demo", "--out", "precious")
+    assert code == 1
+    assert "something else than runs" in complaint
+    assert (tmp_path / "precious" / "file").exists()
+
+
+def test_run_from_another_folder_can_be_resumed(fedpac, tmp_path, monkeypatch):
+    fashion(tmp_path / "elsewhere" / "fashion-mnist")
+    small = ["--set", "data.samples=5", "--set", "data.test_samples=5", "--set", "model=logistic", "--engine", "serial"]
+    run = ["run", "--dataset", "fashion-mnist", "--clients", 3, "--rounds", 1, "--no-figures", *small]
+    assert fedpac(*run, "--data-dir", "elsewhere", "--out", "r")[0] == 0
+    Path("r/summary.json").unlink()
+    (tmp_path / "w").mkdir()
+    monkeypatch.chdir(tmp_path / "w")
+    code, _, complaint = fedpac("resume", "../r", "--no-figures")  # it knows where its data were
+    assert code == 0, complaint
+    assert json.loads(Path("../r/summary.json").read_text())["rounds"] == 1

@@ -1,0 +1,92 @@
+"""The process engine when things go wrong, and that it gives the serial engine's numbers."""
+
+import os
+import signal
+import time
+from functools import partial
+
+import pytest
+import torch
+
+from fedpac.engines import ENGINES, ProcessEngine, SerialEngine, make_engine
+from fedpac.errors import ConfigError, RunError, TrainingError
+from fedpac.federation import Federation
+from fedpac.methods.fedavg import FedAvg
+from fedpac.methods.fedpac import FedPAC
+from helpers import run_federation, tiny_data, tiny_task
+
+
+class Broken(FedAvg):
+    """Client 1 does `deed` in round 2."""
+
+    name = "broken"
+    deed: str
+
+    def fit(self, client, w, down):
+        if client.id == 1 and client.round == 2:
+            if self.deed == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.deed == "raises":
+                raise ZeroDivisionError("a mistake in a method")
+            if self.deed == "nan":
+                w = {name: torch.full_like(tensor, float("nan")) for name, tensor in w.items()}
+        return super().fit(client, w, down)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_workers_change_nothing(workers):
+    serial = run_federation(FedPAC(), rounds=3)
+    parallel = run_federation(FedPAC(), rounds=3, engine=partial(ProcessEngine, workers=workers))
+    assert parallel.bytes() == serial.bytes()
+    assert [r.scores for r in parallel.reports] == [r.scores for r in serial.reports]
+    assert [(r.bytes_up, r.bytes_down) for r in parallel.reports] == [
+        (r.bytes_up, r.bytes_down) for r in serial.reports
+    ]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_weights_that_are_no_numbers_name_client_and_round(name):
+    with pytest.raises(TrainingError, match="client 1, round 2"):
+        run_federation(Broken(deed="nan"), rounds=3, engine=partial(make_engine, name))
+
+
+def test_a_worker_that_dies_is_an_error_and_not_a_wait():
+    start = time.monotonic()
+    with pytest.raises(RunError, match="client 1 ended by itself"):
+        run_federation(Broken(deed="dies"), rounds=3, engine=partial(ProcessEngine, workers=2))
+    assert time.monotonic() - start < 20
+
+
+def test_a_mistake_in_a_method_shows_its_traceback():
+    with pytest.raises(RuntimeError, match=r"(?s)in a worker process.*ZeroDivisionError: a mistake in a method"):
+        run_federation(Broken(deed="raises"), rounds=3, engine=partial(ProcessEngine, workers=2))
+
+
+@pytest.mark.parametrize("deed", ["", "dies", "raises"])
+def test_no_process_is_left_behind(deed):
+    data, method = tiny_data(), Broken(deed=deed)
+    task = tiny_task(len(data), 3)
+    with ProcessEngine(task, method, data, 2) as engine:
+        processes = [process for process, _ in engine.workers]
+        assert all(process.is_alive() for process in processes)
+        try:
+            list(Federation(task, method, engine).rounds())
+        except (RunError, RuntimeError):
+            assert deed
+    for process in processes:
+        process.join(timeout=10)
+        assert not process.is_alive()
+
+
+def test_an_unknown_engine_is_named():
+    with pytest.raises(ConfigError, match="Did you mean 'serial'"):
+        make_engine("serail", tiny_task(4), FedAvg(), tiny_data())
+
+
+def test_serial_leaves_torch_as_it_was():
+    torch.set_num_threads(2)
+    try:
+        run_federation(FedAvg(), engine=SerialEngine)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
