@@ -15,7 +15,8 @@ from fedpac import cli
 
 SMALL = [
     "--dataset", "digits", "--clients", "4", "--rounds", "2", "--engine", "serial", "--no-figures",
-    "--set", "model=logistic", "--set", "data.samples=10", "--set", "data.test_samples=10", "--set", "training.epochs=1",
+    "--set", "model=logistic", "--set", "training.epochs=1",
+    "--set", "data.samples=10", "--set", "data.test_samples=10",
 ]  # fmt: skip
 
 
