@@ -1,0 +1,1 @@
+"""Speed, measured as ratios: `python -m benchmarks` runs everything side by side with named references."""

@@ -1,0 +1,90 @@
+"""(a) Whole FedPAC rounds in the paper's setting: native kernels, plain torch, a plain program, the machine's bound."""
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import flops
+from benchmarks.common import Contender, Figure, Target, column, interleave, machine, ratio, save, table, targets_table
+from benchmarks.networks import network
+from benchmarks.workloads import export
+
+NATIVE, TORCH, PLAIN, BOUND = "native", "torch path", "plain program", "sgemm"
+DATASETS = ("fashion-mnist", "cifar10")
+
+
+def run(quick: bool = False) -> list[Target]:
+    begun = machine()
+    data: dict[str, Any] = {}
+    rows, checks, targets = [], [], []
+    for dataset in DATASETS:
+        workload = f"quick-{dataset}" if quick else dataset
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            file = export(workload, Path(folder))
+            ours = ["benchmarks.ours", workload, "fedpac", "--evaluate"]
+            contenders = [
+                Contender(NATIVE, *ours),
+                Contender(TORCH, *ours, FEDPAC_NATIVE="0"),
+                Contender(PLAIN, "benchmarks.reference", str(file)),
+                Contender(BOUND, "benchmarks.sgemm", "0.3" if quick else "1.5"),
+            ]
+            for contender in contenders:
+                stack.enter_context(contender)
+            answers = interleave(contenders, 3)
+            operations = round_operations(file)
+        rates = [a["gflops"] for a in answers[BOUND]]
+        time = {name: column(answers, name) for name in (NATIVE, TORCH, PLAIN)}
+        bounds = {kind: [gflop / rate for rate in rates] for kind, gflop in operations.items()}
+        share = ratio(bounds["pool-sparse"], time[NATIVE])
+        for name in (NATIVE, TORCH, PLAIN):
+            rows.append([
+                dataset, name, Figure.of(time[name]).text(),
+                Figure.of(column(answers, name, "cpu")).text(), ratio(time[PLAIN], time[name]).text(),
+                ratio(time[TORCH], time[name]).text(),
+                ratio(bounds["dense"], time[name]).text(), ratio(bounds["pool-sparse"], time[name]).text(),
+            ])  # fmt: skip
+            last = answers[name][-1]
+            checks.append([dataset, name, f"{last['received']:.4f}", f"{last['personal']:.4f}"])
+        rows.append([
+            dataset, f"sgemm bound, {Figure.of(rates).text(0)} GFLOP/s", *_bound_cells(bounds, operations),
+        ])  # fmt: skip
+        targets += [
+            Target(f"{dataset}: torch path / native", ratio(time[TORCH], time[NATIVE]), 2.2),
+            Target(f"{dataset}: share of the pool-sparse bound", share, 0.7),
+            Target(f"{dataset}: plain program / torch path", ratio(time[PLAIN], time[TORCH]), 2.0),
+        ]
+        data[dataset] = {"answers": answers, "gflop": operations}
+    head = [
+        "round of", "what", "seconds", "CPU seconds", "plain program / this", "torch path / this", "dense bound / this",
+        "pool-sparse bound / this",
+    ]  # fmt: skip
+    check = table(["round of", "what", "received", "personal"], checks)
+    markdown = (
+        f"{table(head, rows)}\n\nOne FedPAC round: 20 clients, 600 images each, 5 epochs, both evaluations of all. "
+        "`native` and `torch path` are `fedpac` with two worker processes, with and without its C++ kernels; the plain "
+        "program uses torch's default threads.\n\nMean accuracy after the fourth round, from the same start "
+        f"(other random numbers, so close and not equal):\n\n{check}\n\n{targets_table(targets)}"
+    )
+    save("rounds", {**data, "targets": [t.to_json() for t in targets]}, markdown, begun)
+    return targets
+
+
+def _bound_cells(bounds: dict[str, list[float]], operations: dict[str, float]) -> list[str]:
+    dense, sparse = (
+        f"{Figure.of(bounds[kind]).text()} s for {operations[kind]:.0f} GFLOP" for kind in ("dense", "pool-sparse")
+    )
+    return ["", "", "", "", dense, sparse]
+
+
+def round_operations(path: Path) -> dict[str, float]:
+    """GFLOP of a FedPAC round on the workload in this file."""
+    file = torch.load(path)
+    clients, train, *shape = file["x"].shape
+    net = network(file["network"], shape[0], file["classes"])
+    size = (tuple(shape), clients, train, file["x_test"].shape[1], file["recipe"]["epochs"])
+    return {
+        kind: flops.fedpac_round(net, *size, sparse=kind == "pool-sparse") / 1e9 for kind in ("dense", "pool-sparse")
+    }

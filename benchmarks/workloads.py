@@ -1,0 +1,104 @@
+"""The workloads by name, as fedpac runs them, and as one file of plain tensors for everybody else."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks.networks import two_conv_cnn
+from fedpac.config import make_config
+from fedpac.data.clients import Scenario
+from fedpac.data.scenario import build
+from fedpac.models import build_model
+from fedpac.task import Recipe, Task
+
+SEED = 0
+ENDLESS = 1_000_000  # rounds: in the last one everybody takes part, which no measurement wants
+
+
+@dataclass(frozen=True)
+class Workload:
+    data: dict[str, object]
+    chosen: int  # clients that take part in a round
+    network: str = "paper"
+    training: dict[str, object] | None = None
+
+
+PFL_TRAINING = {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "batch": 10, "epochs": 1}
+
+WORKLOADS = {
+    # the paper's setting: 20 clients with 600 images each, all take part, 5 epochs in batches of 50
+    "fashion-mnist": Workload({"dataset": "fashion-mnist"}, 20),
+    "cifar10": Workload({"dataset": "cifar10"}, 20),
+    # pfl's published benchmark: 1,000 users with 50 images each, 50 in a round, 1 epoch in batches of 10
+    "pfl-cifar10": Workload(
+        {"dataset": "cifar10", "scenario": "iid", "clients": 1000, "samples": 50, "test_samples": 10, "augment": False},
+        50, "two-conv", PFL_TRAINING,
+    ),
+    # FLUTE's CPU benchmark: 1,000 clients, 10 in a round, 1 epoch in batches of 10, logistic regression
+    "flute": Workload(
+        {"dataset": "fashion-mnist", "scenario": "iid", "clients": 1000, "samples": 60, "test_samples": 10},
+        10, "logistic", {"lr": 0.03, "momentum": 0.0, "weight_decay": 0.0, "batch": 10, "epochs": 1},
+    ),
+    # what `--quick` runs instead, to see that everything works
+    "quick-fashion-mnist": Workload(
+        {"dataset": "fashion-mnist", "clients": 4, "samples": 50, "test_samples": 20}, 4, training={"epochs": 1}
+    ),
+    "quick-cifar10": Workload(
+        {"dataset": "cifar10", "clients": 4, "samples": 50, "test_samples": 20}, 4, training={"epochs": 1}
+    ),
+    "quick-pfl-cifar10": Workload(
+        {"dataset": "cifar10", "scenario": "iid", "clients": 20, "samples": 20, "test_samples": 10, "augment": False},
+        4, "two-conv", PFL_TRAINING,
+    ),
+}  # fmt: skip
+
+
+def scale_workload(clients: int) -> Workload:
+    """Thirty of any number of clients: 50 Fashion-MNIST images each, as in the paper's scarce setting."""
+    return Workload({"dataset": "fashion-mnist", "clients": clients, "samples": 50, "test_samples": 20}, 30)
+
+
+def federation_parts(workload: Workload) -> tuple[Scenario, Task]:
+    config = make_config({"data": workload.data, "training": workload.training or {}})
+    scenario = build(config.data, SEED)
+    network: nn.Module
+    if workload.network == "two-conv":
+        torch.manual_seed(SEED)
+        network = two_conv_cnn(scenario.classes)
+    else:
+        network = build_model(workload.network, scenario.shape, scenario.classes, SEED)
+    task = Task(network, scenario.classes, config.training, SEED, len(scenario.clients), ENDLESS)
+    return scenario, task
+
+
+def participation(workload: Workload, scenario: Scenario) -> float:
+    return workload.chosen / len(scenario.clients)
+
+
+def export(name: str, folder: Path) -> Path:
+    """The workload as plain tensors: images as bytes (client, sample, channel, row, column), labels, start, recipe."""
+    workload = WORKLOADS[name]
+    scenario, task = federation_parts(workload)
+    recipe: Recipe = task.recipe
+    first = scenario.clients[0]
+    parts = {"": [c.train for c in scenario.clients], "_test": [c.test for c in scenario.clients]}
+    tensors = {f"x{end}": torch.stack([p.pool.x[p.index] for p in some]) for end, some in parts.items()}
+    tensors |= {f"y{end}": torch.stack([p.labels() for p in some]) for end, some in parts.items()}
+    path = folder / f"{name}.pt"
+    torch.save(
+        {
+            **tensors,
+            "mean": torch.tensor(first.train.pool.mean),
+            "std": torch.tensor(first.train.pool.std),
+            "augment": first.augment,
+            "initial": list(task.initial.values()),
+            "network": workload.network,
+            "classes": scenario.classes,
+            "chosen": workload.chosen,
+            "recipe": recipe.model_dump(),
+        },
+        path,
+    )
+    return path
