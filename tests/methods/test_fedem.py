@@ -34,7 +34,7 @@ def e_step(model, w, x, y, pi):
     for s in range(len(y)):
         for m, each in enumerate(w):
             likelihood = copy_with(model, each)(x[s : s + 1]).softmax(1)[0, y[s]]
-            q[s, m] = pi[m] * float(likelihood)
+            q[s, m] = pi[m] * likelihood.item()
         q[s] /= q[s].sum()
     return q, [float(q[:, m].mean()) for m in range(len(w))]
 

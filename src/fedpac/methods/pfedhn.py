@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
-from torch.func import vjp, vmap
 
 from fedpac.client import Client
 from fedpac.message import Message, Weights
@@ -62,15 +61,19 @@ class PFedHN(Method):
         parameters = dict(model.named_parameters())
         return {name: tensor for name, tensor in weights.items() if name not in parameters}
 
-    def trunk(self, psi: Weights, e: Tensor) -> Tensor:
+    def trunk(self, psi: Weights, e: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The trunk's output a, and what went into each of its layers."""
+        inputs = [e]
         a = F.linear(e, psi["0.weight"], psi["0.bias"])
         for at in range(1, self.layers + 1):
-            a = F.linear(F.relu(a), psi[f"{at}.weight"], psi[f"{at}.bias"])
-        return a
+            inputs.append(F.relu(a))
+            a = F.linear(inputs[-1], psi[f"{at}.weight"], psi[f"{at}.bias"])
+        return a, inputs
 
     def send(self, server: Server, client: int) -> Message:
         psi = server.weights("psi")
-        theta = F.linear(self.trunk(psi, server.tensor("e")[client]), psi["out.weight"], psi["out.bias"])
+        a, _ = self.trunk(psi, server.tensor("e")[client])
+        theta = F.linear(a, psi["out.weight"], psi["out.bias"])
         return Message(w=unflatten(theta, server.weights("buffers"), server.task.model))
 
     def local(self, client: Client, down: Message) -> Message:
@@ -109,14 +112,14 @@ class PFedHN(Method):
 
     def gradients(self, psi: Weights, e: Tensor, delta: Tensor) -> tuple[Weights, Tensor, Tensor]:
         """delta_i' dH/d(trunk) and delta_i' dH/de_i for every client i (the rows), and the trunk's output a_i."""
-        trunk = {name: p for name, p in psi.items() if not name.startswith("out.")}
-
-        def one(e: Tensor, above: Tensor) -> tuple[Weights, Tensor, Tensor]:
-            a, back = vjp(self.trunk, trunk, e)  # type: ignore[misc]
-            return *back(above), a
-
-        g_trunk, g_e, a = vmap(one)(e, delta @ psi["out.weight"])
-        return g_trunk, g_e, a
+        a, inputs = self.trunk(psi, e)
+        g, g_trunk = delta @ psi["out.weight"], {}
+        for at in range(self.layers, -1, -1):
+            g_trunk[f"{at}.weight"], g_trunk[f"{at}.bias"] = g[:, :, None] * inputs[at][:, None, :], g
+            g = g @ psi[f"{at}.weight"]
+            if at:
+                g = g * (inputs[at] > 0)
+        return g_trunk, g, a
 
     def momentum_sgd(self, clients: int) -> tuple[Tensor, Tensor]:
         """A round's SGD steps in one go. A step  v' = momentum v + g + decay p,  p' = p - lr v'  is linear: after all
