@@ -23,10 +23,12 @@ template <class T> struct Simd;
 template <> struct Simd<float> {
     typedef float vec __attribute__((vector_size(VECTOR_BYTES)));
     typedef int32_t mask __attribute__((vector_size(VECTOR_BYTES)));
+    typedef int32_t integer;
 };
 template <> struct Simd<double> {
     typedef double vec __attribute__((vector_size(VECTOR_BYTES)));
     typedef int64_t mask __attribute__((vector_size(VECTOR_BYTES)));
+    typedef int64_t integer;
 };
 template <class T> using Vec = typename Simd<T>::vec;
 template <class T> using Mask = typename Simd<T>::mask;
@@ -127,7 +129,8 @@ void conv_columns(const Geometry& s, index_t cols, index_t vecs, const T* x, con
 // Max-pool and activation of two convolution rows. torch's rules: the first of equal values wins, and a NaN wins over
 // all that came before it.
 template <class T>
-void pool_rows(const Geometry& s, const T* top, const T* bottom, index_t stride, T slope, T* y, uint8_t* code) {
+void pool_rows(const Geometry& s, const T* top, const T* bottom, index_t stride, T slope,
+               typename Simd<T>::integer* marks, T* y, uint8_t* code) {
     for (index_t j = 0; j < s.pooled_width; ++j, top += 2 * stride, bottom += 2 * stride)
         for (index_t c = 0; c < s.out_channels; c += WIDTH<T>) {
             const Vec<T> rest[3] = {load(top + stride + c), load(bottom + c), load(bottom + stride + c)};
@@ -146,11 +149,12 @@ void pool_rows(const Geometry& s, const T* top, const T* bottom, index_t stride,
             bits |= passes & 4;
             const index_t lanes = smaller(WIDTH<T>, s.out_channels - c);
             T* to = y + j * s.out_channels + c;
-            uint8_t* mark = code + j * s.out_channels + c;
+            typename Simd<T>::integer* mark = marks + j * s.out_channels + c;
             if (lanes == WIDTH<T>) store(to, act);
             else memcpy(to, &act, lanes * sizeof(T));
-            for (index_t l = 0; l < lanes; ++l) mark[l] = uint8_t(bits[l]);
+            memcpy(mark, &bits, sizeof bits);  // the next ones overwrite what is too much
         }
+    for (index_t i = 0; i < s.pooled_width * s.out_channels; ++i) code[i] = uint8_t(marks[i]);
 }
 
 template <class T>
@@ -160,7 +164,8 @@ int forward(const ConvPoolShape* shape, const T* x, const index_t* stride, const
     const index_t vectors = divide_up(s.out_channels, WIDTH<T>), channels = vectors * WIDTH<T>;
     const index_t depth = s.kernel * s.taps, cols = 2 * s.pooled_width;
     Buffer<T> image(s.padded_height * s.row), packed(depth * channels), start(channels), rows(2 * cols * channels);
-    if (!image.data || !packed.data || !start.data || !rows.data) return 1;
+    Buffer<typename Simd<T>::integer> marks(s.pooled_width * s.out_channels + WIDTH<T>);
+    if (!image.data || !packed.data || !start.data || !rows.data || !marks.data) return 1;
 
     // weights as [panel][kernel row][kernel column][input channel][channel within the panel]
     const index_t area = s.kernel * s.kernel;
@@ -188,7 +193,7 @@ int forward(const ConvPoolShape* shape, const T* x, const index_t* stride, const
                                                  rows.data + (r * cols + from) * channels + v * WIDTH<T>, channels);
                     }
             const index_t at = (n * s.pooled_height + i) * s.pooled_width * s.out_channels;
-            pool_rows(s, rows.data, rows.data + cols * channels, channels, T(slope), y + at, code + at);
+            pool_rows(s, rows.data, rows.data + cols * channels, channels, T(slope), marks.data, y + at, code + at);
         }
     }
     return 0;
@@ -198,25 +203,20 @@ int forward(const ConvPoolShape* shape, const T* x, const index_t* stride, const
 
 constexpr int SUMS = 12;  // accumulators that leave registers for the operands
 
-// dW of one output channel: ROWS kernel rows by VECS vectors, summed over the winning positions of one image.
+// dW of one output channel: ROWS kernel rows by VECS vectors, summed over winning positions.
 template <class T, int ROWS, int VECS>
 void weight_block(const T* image, index_t row, const T* grad, const int32_t* place, index_t windows, index_t step,
                   T* dw, index_t dw_row) {
-    constexpr int TURNS = 2 * ROWS * VECS <= SUMS ? 2 : 1;  // two sets of sums hide the latency of short ones
-    Vec<T> sum[TURNS][ROWS][VECS] = {};
-    index_t i = 0;
-    for (; i + TURNS <= windows; i += TURNS)
-        for (int turn = 0; turn < TURNS; ++turn, grad += step, place += step)
-            for (int r = 0; r < ROWS; ++r)
-                for (int v = 0; v < VECS; ++v)
-                    sum[turn][r][v] += *grad * load(image + *place + r * row + v * WIDTH<T>);
-    if (i < windows)
+    Vec<T> sum[ROWS][VECS];
+    for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < VECS; ++v) sum[r][v] = Vec<T>{};
+    for (index_t i = 0; i < windows; ++i, grad += step, place += step)
         for (int r = 0; r < ROWS; ++r)
-            for (int v = 0; v < VECS; ++v) sum[0][r][v] += *grad * load(image + *place + r * row + v * WIDTH<T>);
+            for (int v = 0; v < VECS; ++v) sum[r][v] += *grad * load(image + *place + r * row + v * WIDTH<T>);
     for (int r = 0; r < ROWS; ++r)
         for (int v = 0; v < VECS; ++v) {
             T* to = dw + r * dw_row + v * WIDTH<T>;
-            store(to, load(to) + (TURNS == 2 ? sum[0][r][v] + sum[TURNS - 1][r][v] : sum[0][r][v]));
+            store(to, load(to) + sum[r][v]);
         }
 }
 
@@ -232,6 +232,7 @@ void weight_rows(index_t vecs, index_t rows, const T* image, index_t row, const 
     weight_block<T, 1, VECS>(image, row, grad, place, windows, step, dw, dw_row);
 }
 
+// Adds one image's share to dw, which is [output channel][kernel row][vectors of taps].
 template <class T, int K>
 void weight_gradient(const Geometry& s, const T* image, const T* grad, const int32_t* place, T* dw) {
     const index_t vecs = divide_up(s.taps, WIDTH<T>), chunks = divide_up(vecs, SUMS);
@@ -244,6 +245,25 @@ void weight_gradient(const Geometry& s, const T* image, const T* grad, const int
                                         place + o, s.windows(), s.out_channels,
                                         dw + (o * K + r) * dw_row + from * WIDTH<T>, dw_row);
             }
+}
+
+// The gradient before the activation, channels-last, and the winners' places in the padded image.
+template <class T>
+void winners(const Geometry& s, const T* grad, const index_t* stride, const uint8_t* code, T slope, T* __restrict out,
+             int32_t* __restrict place) {
+    const int32_t row = int32_t(s.row), channels = int32_t(s.in_channels);
+    for (index_t i = 0; i < s.pooled_height; ++i)
+        for (index_t j = 0; j < s.pooled_width; ++j, code += s.out_channels, out += s.out_channels,
+                     place += s.out_channels) {
+            const T* from = grad + i * stride[2] + j * stride[3];
+            const int32_t corner = int32_t(2 * i * s.row + 2 * j * s.in_channels);
+            for (index_t o = 0; o < s.out_channels; ++o) {
+                const int32_t mark = code[o];
+                const T g = from[o * stride[1]];
+                out[o] = mark & 4 ? g : g * slope;
+                place[o] = corner + (mark >> 1 & 1) * row + (mark & 1) * channels;
+            }
+        }
 }
 
 // One output channel's share in a window's input gradient: its gradient and where its weights start.
@@ -317,37 +337,28 @@ template <class T, int K, int VECS>
 int backward(const Geometry& s, const T* x, const index_t* stride, const T* weight, const T* grad,
              const index_t* grad_stride, const uint8_t* code, T slope, T* dx, T* dw, T* db) {
     using Weights = InputWeights<T, K, VECS>;
-    const index_t entries = s.windows() * s.out_channels, dw_row = divide_up(s.taps, WIDTH<T>) * WIDTH<T>;
-    const index_t groups = dx ? divide_up(s.in_channels, Weights::pixel) : 0, pixel = groups * Weights::pixel;
-    Buffer<T> image(s.padded_height * s.row + WIDTH<T>), dense(entries), dw_sum(dw ? s.out_channels * K * dw_row : 0);
+    const index_t channels = s.out_channels, entries = s.windows() * channels;
+    const index_t dw_row = divide_up(s.taps, WIDTH<T>) * WIDTH<T>;
+    const index_t panels = dx ? divide_up(s.in_channels, Weights::pixel) : 0, pixel = panels * Weights::pixel;
+    Buffer<T> image(s.padded_height * s.row + WIDTH<T>), dense(entries), dw_sum(dw ? channels * K * dw_row : 0);
+    Buffer<T> packed(panels * Weights::size(s)), dx_sum(s.padded_height * s.padded_width * pixel), db_part(channels);
     Buffer<int32_t> place(entries), upper(s.windows());
-    Buffer<T> packed(groups * Weights::size(s)), dx_sum(s.padded_height * s.padded_width * pixel);
     Buffer<Share<T>> share(dx ? entries : 0);
-    if (!image.data || !dense.data || !dw_sum.data || !place.data || !upper.data || !packed.data || !dx_sum.data ||
-        !share.data)
+    if (!image.data || !dense.data || !dw_sum.data || !packed.data || !dx_sum.data || !db_part.data || !place.data ||
+        !upper.data || !share.data)
         return 1;
-    for (index_t g = 0; g < groups; ++g)
-        Weights::pack(s, weight, g * Weights::pixel, packed.data + g * Weights::size(s));
-    if (db) memset(db, 0, s.out_channels * sizeof(T));
+    for (index_t p = 0; p < panels; ++p)
+        Weights::pack(s, weight, p * Weights::pixel, packed.data + p * Weights::size(s));
+    if (db) memset(db, 0, channels * sizeof(T));
 
     for (index_t n = 0; n < s.batch; ++n, code += entries) {
-        // the gradient before the activation, channels-last, and the winners' places in the padded image
-        for (index_t i = 0; i < s.pooled_height; ++i)
-            for (index_t j = 0; j < s.pooled_width; ++j) {
-                const index_t at = (i * s.pooled_width + j) * s.out_channels;
-                const T* from = grad + n * grad_stride[0] + i * grad_stride[2] + j * grad_stride[3];
-                const int32_t corner = int32_t(2 * i * s.row + 2 * j * s.in_channels);
-                for (index_t o = 0; o < s.out_channels; ++o) {
-                    const int32_t mark = code[at + o];
-                    const T g = from[o * grad_stride[1]];
-                    dense.data[at + o] = mark & 4 ? g : g * slope;
-                    place.data[at + o] =
-                        corner + (mark >> 1 & 1) * int32_t(s.row) + (mark & 1) * int32_t(s.in_channels);
-                }
-            }
-        if (db)
+        winners(s, grad + n * grad_stride[0], grad_stride, code, slope, dense.data, place.data);
+        if (db) {  // image by image, for the sake of rounding
+            memset(db_part.data, 0, channels * sizeof(T));
             for (index_t p = 0; p < s.windows(); ++p)
-                for (index_t o = 0; o < s.out_channels; ++o) db[o] += dense.data[p * s.out_channels + o];
+                for (index_t o = 0; o < channels; ++o) db_part.data[o] += dense.data[p * channels + o];
+            for (index_t o = 0; o < channels; ++o) db[o] += db_part.data[o];
+        }
         if (dw) {
             pack_image(s, x + n * stride[0], stride, image.data);
             weight_gradient<T, K>(s, image.data, dense.data, place.data, dw_sum.data);
@@ -355,9 +366,9 @@ int backward(const Geometry& s, const T* x, const index_t* stride, const T* weig
         if (dx) {
             memset(dx_sum.data, 0, s.padded_height * s.padded_width * pixel * sizeof(T));
             Weights::shares(s, dense.data, code, share.data, upper.data);
-            for (index_t g = 0; g < groups; ++g)
-                Weights::gradient(s, packed.data + g * Weights::size(s), share.data, upper.data,
-                                  dx_sum.data + g * Weights::pixel, pixel);
+            for (index_t p = 0; p < panels; ++p)
+                Weights::gradient(s, packed.data + p * Weights::size(s), share.data, upper.data,
+                                  dx_sum.data + p * Weights::pixel, pixel);
             T* to = dx + n * s.height * s.width * s.in_channels;
             for (index_t i = 0; i < s.height; ++i)
                 for (index_t j = 0; j < s.width; ++j, to += s.in_channels)
@@ -366,7 +377,7 @@ int backward(const Geometry& s, const T* x, const index_t* stride, const T* weig
         }
     }
     if (dw)
-        for (index_t o = 0; o < s.out_channels; ++o)
+        for (index_t o = 0; o < channels; ++o)
             for (index_t c = 0; c < s.in_channels; ++c)
                 for (index_t i = 0; i < K; ++i)
                     for (index_t j = 0; j < K; ++j)
