@@ -105,7 +105,10 @@ def test_the_folder_says_where_it_comes_from(reference):
     session = json.loads((reference / "environment.json").read_text())["sessions"][0]
     assert {"command", "commit", "versions", "machine", "kernels", "started"} <= session.keys()
     summary = json.loads((reference / "summary.json").read_text())
-    assert summary["reported"] == "received"
+    assert {key: summary[key] for key in ("command", "commit", "versions")} == {
+        key: session[key] for key in ("command", "commit", "versions")
+    }
+    assert (summary["reported"], summary["resumed"]) == ("received", 0)
     last = [
         float(r["accuracy"]) for r in rows(reference, "metrics.csv") if (r["round"], r["split"]) == ("8", "received")
     ]

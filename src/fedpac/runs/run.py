@@ -104,7 +104,7 @@ def _execute(
                 write_checkpoint(path, mark, report.round, federation.server.state, engine.states)
             if progress is not None:
                 progress(report)
-    summary = summarise(read_run(store.path))
+    summary = {**summarise(read_run(store.path)), **_origin(store)}
     store.write_json("summary.json", summary)
     return summary
 
@@ -120,6 +120,12 @@ def _record_session(store: RunStore, data_dir: Path | None, after_round: int, no
     chosen = data_dir or os.environ.get("FEDPAC_DATA")
     root = str(Path(chosen).expanduser().absolute()) if chosen else ""
     store.write_json("environment.json", {"data_dir": root, "note": note, "sessions": [*earlier, session]})
+
+
+def _origin(store: RunStore) -> dict[str, Any]:
+    """How the run was started, for the summary; environment.json has every later session too."""
+    first, *later = store.read_json("environment.json")["sessions"]
+    return {key: first[key] for key in ("command", "commit", "versions", "kernels", "machine")} | {"resumed": len(later)}
 
 
 def provenance() -> dict[str, Any]:
