@@ -6,7 +6,9 @@ flags or compiler builds a new one and nothing ever needs to be cleaned.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import logging
@@ -87,9 +89,13 @@ def _run(command: list[str]) -> subprocess.Popen[str]:
 
 def _finish(process: subprocess.Popen[str]) -> str:
     output, _ = process.communicate()
+    _check(process, output)
+    return output
+
+
+def _check(process: subprocess.Popen[str], output: str) -> None:
     if process.returncode != 0:
         raise BuildError(f"the compiler failed ({process.returncode}): {output.strip()[-2000:]}")
-    return output
 
 
 def _flags(source: Path) -> tuple[str, ...]:
@@ -110,17 +116,24 @@ def _build() -> Path:
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(target.with_suffix(".lock"), "w") as lock:
+        # many workers may start at once: one builds, the others wait. Where locks fail all build, which is safe, too
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            _compile(compiler, sources, target)
+    return target
+
+
+def _compile(compiler: list[str], sources: list[Path], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         objects = [f"{scratch}/{source.stem}.o" for source in sources]
         jobs = [
             _run([*compiler, *_flags(source), "-c", str(source), "-o", out])
             for source, out in zip(sources, objects, strict=True)
         ]
-        outcomes = [job.communicate()[0] for job in jobs]  # all must end before the folder goes
-        for job, output in zip(jobs, outcomes, strict=True):
-            if job.returncode != 0:
-                raise BuildError(f"the compiler failed ({job.returncode}): {output.strip()[-2000:]}")
+        outputs = [job.communicate()[0] for job in jobs]  # all must end before the folder goes
+        for job, output in zip(jobs, outputs, strict=True):
+            _check(job, output)
         _finish(_run([*compiler, "-shared", *objects, "-o", f"{scratch}/library.so"]))
-        # the rename is atomic: who builds at the same time replaces the file with an equal one
-        os.replace(f"{scratch}/library.so", target)
-    return target
+        os.replace(f"{scratch}/library.so", target)  # atomic: nobody ever loads half a library
