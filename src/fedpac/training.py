@@ -157,7 +157,8 @@ def train(
 
     with _flat(model, part) as (parameters, gradient), torch.random.fork_rng(devices=[]):
         # torch's global stream feeds dropout; naming it makes such models reproducible too
-        torch.manual_seed(stream_seed(client.task.seed, f"{purpose}/torch", client.id, client.round))
+        # (the generator's own method: torch.manual_seed() formats a traceback for every kind of device, which is slow)
+        torch.default_generator.manual_seed(stream_seed(client.task.seed, f"{purpose}/torch", client.id, client.round))
         model.train()
         norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         velocity = torch.zeros_like(parameters)
