@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-slow lint format bench clean
 
 # FedPAC beside FedAvg, FedAvg-FT and Local-only on digits: table, curves, heat map
 demo: $(VENV)/.installed
@@ -25,6 +25,16 @@ lint: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# speed as ratios, side by side with Flower, pfl and plain programs: about ten minutes on two quiet cores
+bench: $(VENV)/.installed-dev .venv-bench/.installed
+	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.pages
+
+.venv-bench/.installed: benchmarks/requirements-peers.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	touch $@
 
 clean:
 	rm -rf $(VENV) demo-runs build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

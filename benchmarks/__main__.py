@@ -3,8 +3,11 @@
 import argparse
 import importlib
 import sys
+import tempfile
 import time
+from pathlib import Path
 
+from benchmarks import common
 from benchmarks.common import Target, targets_table
 
 NAMES = ("rounds", "peers", "flute", "weights", "scale", "startup", "profile")
@@ -13,10 +16,12 @@ NAMES = ("rounds", "peers", "flute", "weights", "scale", "startup", "profile")
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"some of: {', '.join(NAMES)}; all if none is given")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that all works; figures mean nothing")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that all works; nothing is kept")
     chosen = parser.parse_args()
     if wrong := set(chosen.names) - set(NAMES):
         parser.error(f"there is no benchmark {', '.join(sorted(wrong))}; there are {', '.join(NAMES)}")
+    if chosen.quick:
+        common.RESULTS = Path(tempfile.mkdtemp())  # not to be taken for results
     targets: list[Target] = []
     for name in chosen.names or NAMES:
         print(f"== {name}", file=sys.stderr, flush=True)

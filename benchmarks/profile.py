@@ -13,7 +13,7 @@ from benchmarks.common import ROOT, Target, machine, save, table
 
 TURNS = 3
 GROUPS = {  # the first that fits; times are an operator's own, without the operators it calls
-    "convolution blocks, native": ("fedpac::", "ConvPool"),
+    "convolution blocks, native": ("fedpac::", "ConvPool", "_Fused", "Block"),
     "convolution": ("conv", "mkldnn"),
     "pool": ("max_pool",),
     "activation": ("leaky_relu", "relu"),
