@@ -16,7 +16,7 @@ NAMES = ("rounds", "peers", "flute", "weights", "scale", "startup", "profile")
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"some of: {', '.join(NAMES)}; all if none is given")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that all works; nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the clients: rough figures, not kept")
     chosen = parser.parse_args()
     if wrong := set(chosen.names) - set(NAMES):
         parser.error(f"there is no benchmark {', '.join(sorted(wrong))}; there are {', '.join(NAMES)}")

@@ -19,7 +19,7 @@ DATASETS = ("fashion-mnist", "cifar10")
 def run(quick: bool = False) -> list[Target]:
     begun = machine()
     data: dict[str, Any] = {}
-    rows, checks, targets = [], [], []
+    rows, checks, spent, targets = [], [], [], []
     for dataset in DATASETS:
         workload = f"quick-{dataset}" if quick else dataset
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -51,6 +51,12 @@ def run(quick: bool = False) -> list[Target]:
         rows.append([
             dataset, f"sgemm bound, {Figure.of(rates).text(0)} GFLOP/s", *_bound_cells(bounds, operations),
         ])  # fmt: skip
+        cpu = {name: column(answers, name, "cpu") for name in (NATIVE, TORCH, PLAIN)}
+        least = [operations["pool-sparse"] / a["gflops_per_core"] for a in answers[BOUND]]
+        spent.append([
+            dataset, ratio(cpu[TORCH], cpu[NATIVE]).text(), ratio(cpu[PLAIN], cpu[TORCH]).text(),
+            ratio(least, cpu[NATIVE]).text(),
+        ])  # fmt: skip
         targets += [
             Target(f"{dataset}: torch path / native", ratio(time[TORCH], time[NATIVE]), 2.2),
             Target(f"{dataset}: share of the pool-sparse bound", share, 0.7),
@@ -61,11 +67,16 @@ def run(quick: bool = False) -> list[Target]:
         "round of", "what", "seconds", "CPU seconds", "plain program / this", "torch path / this", "dense bound / this",
         "pool-sparse bound / this",
     ]  # fmt: skip
+    by_cpu = table(
+        ["round of", "torch path / native", "plain program / torch path", "pool-sparse bound / native"], spent
+    )
     check = table(["round of", "what", "received", "personal"], checks)
     markdown = (
-        f"{table(head, rows)}\n\nOne FedPAC round: 20 clients, 600 images each, 5 epochs, both evaluations of all. "
-        "`native` and `torch path` are `fedpac` with two worker processes, with and without its C++ kernels; the plain "
-        "program uses torch's default threads.\n\nMean accuracy after the fourth round, from the same start "
+        f"{table(head, rows)}\n\nOne FedPAC round: {2 if quick else 20} clients, 600 images each, 5 epochs, both "
+        "evaluations of all. `native` and `torch path` are `fedpac` with two worker processes, with and without "
+        "its C++ kernels; the plain program uses torch's default threads.\n\nThe same in CPU seconds, which other load disturbs less (but not the "
+        f"plain program's: its threads spin while they wait for each other):\n\n{by_cpu}\n\n"
+        "Mean accuracy after the fourth round, from the same start "
         f"(other random numbers, so close and not equal):\n\n{check}\n\n{targets_table(targets)}"
     )
     save("rounds", {**data, "targets": [t.to_json() for t in targets]}, markdown, begun)

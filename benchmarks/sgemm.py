@@ -20,11 +20,12 @@ def work(pipe: Connection, duration: float) -> None:
     a, b = torch.rand(SIZE, SIZE), torch.rand(SIZE, SIZE)
     c = torch.empty(SIZE, SIZE)
     while pipe.recv():
-        done, start = 0, time.perf_counter()
+        done, start, cpu = 0, time.perf_counter(), time.process_time()
         while time.perf_counter() - start < duration:
             torch.mm(a, b, out=c)
             done += 1
-        pipe.send(done * 2 * SIZE**3 / (time.perf_counter() - start))
+        gflop = done * 2 * SIZE**3 / 1e9
+        pipe.send((gflop / (time.perf_counter() - start), gflop / (time.process_time() - cpu)))
 
 
 def main() -> None:
@@ -38,7 +39,8 @@ def main() -> None:
     def unit() -> dict[str, Any]:
         for pipe in pipes:
             pipe.send(True)
-        return {"gflops": sum(pipe.recv() for pipe in pipes) / 1e9}
+        rates = [pipe.recv() for pipe in pipes]
+        return {"gflops": sum(rate for rate, _ in rates), "gflops_per_core": sum(rate for _, rate in rates) / CORES}
 
     serve(unit)
 
