@@ -234,23 +234,28 @@ def _carry_out(
 
 @contextmanager
 def _interruptible(folder: Path) -> Iterator[None]:
-    """Ctrl-C, and the polite kill of a batch system, say how to go on."""
+    """Ctrl-C, and the polite kill of a batch system, end the process at once and say how to go on.
+
+    A run can be continued after a kill at any moment, so there is nothing to tidy up; unwinding instead could wait for
+    a lock that the interrupted line holds. The workers end when their pipes close.
+    """
     parent = os.getpid()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != parent:  # a forked worker has nothing to tidy up
-            os._exit(128 + number)
-        raise KeyboardInterrupt
+        if os.getpid() == parent:
+            hint = (
+                f"continue with: fedpac resume {folder}" if (folder / "config.toml").exists() else "nothing was written"
+            )
+            show_cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # the progress bar hides it
+            os.write(2, f"{show_cursor}interrupted; {hint}\n".encode())
+        os._exit(130)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
-    except KeyboardInterrupt:
-        hint = f"continue with: fedpac resume {folder}" if (folder / "config.toml").exists() else "nothing was written"
-        err.print(f"[yellow]interrupted;[/] {escape(hint)}", soft_wrap=True)
-        raise typer.Exit(130) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Progress:
