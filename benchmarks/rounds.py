@@ -74,7 +74,8 @@ def run(quick: bool = False) -> list[Target]:
     markdown = (
         f"{table(head, rows)}\n\nOne FedPAC round: {2 if quick else 20} clients, 600 images each, 5 epochs, both "
         "evaluations of all. `native` and `torch path` are `fedpac` with two worker processes, with and without "
-        "its C++ kernels; the plain program uses torch's default threads.\n\nThe same in CPU seconds, which other load disturbs less (but not the "
+        "its C++ kernels; the plain program uses torch's default threads.\n\n"
+        "The same in CPU seconds, which other load disturbs less (but not the "
         f"plain program's: its threads spin while they wait for each other):\n\n{by_cpu}\n\n"
         "Mean accuracy after the fourth round, from the same start "
         f"(other random numbers, so close and not equal):\n\n{check}\n\n{targets_table(targets)}"
