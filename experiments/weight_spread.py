@@ -3,8 +3,8 @@
     python experiments/weight_spread.py fashion-mnist cifar10 > results/weight-spread.csv
 
 The features are those of the initial network, as in the paper's first round. Beside the exact minimum stands that of
-the public code, which lifts the eigenvalues of every client's matrix to 0.01: with small features that makes it nearly a
-multiple of the identity, whose minimum is the plain average of all heads.
+the public code, which lifts the eigenvalues of every client's matrix to 0.01: with small features that makes it nearly
+a multiple of the identity, whose minimum is the plain average of all heads.
 """
 
 import sys
