@@ -41,6 +41,11 @@ WORKLOADS = {
         {"dataset": "fashion-mnist", "scenario": "iid", "clients": 1000, "samples": 60, "test_samples": 10},
         10, "logistic", {"lr": 0.03, "momentum": 0.0, "weight_decay": 0.0, "batch": 10, "epochs": 1},
     ),
+    # whole-batch gradients, nothing random: two programs that compute the same end with the same weights
+    "check": Workload(
+        {"dataset": "fashion-mnist", "clients": 5, "samples": 100, "test_samples": 50},
+        5, training={"lr": 0.1, "batch": 100},
+    ),
     # what `--quick` runs instead: the same visits to a tenth of the clients
     "quick-fashion-mnist": Workload({"dataset": "fashion-mnist", "clients": 2}, 2),
     "quick-cifar10": Workload({"dataset": "cifar10", "clients": 2}, 2),
