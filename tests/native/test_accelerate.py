@@ -140,6 +140,7 @@ def test_in_place_and_keeps_the_parameters() -> None:
 
 
 def test_fused_block_alone() -> None:
+    torch.manual_seed(0)
     block = FusedConvPool(3, 4, 5, padding=2, negative_slope=0.1)
     assert list(block.state_dict()) == ["weight", "bias"]
     assert "negative_slope=0.1" in repr(block)
@@ -157,7 +158,7 @@ def test_fused_block_alone() -> None:
 
 
 def test_transforms_of_torch_func_work() -> None:
-    x, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    x, weight = torch.randn(2, 3, 8, 8, dtype=torch.float64), torch.randn(4, 3, 3, 3, dtype=torch.float64)
 
     def loss(w: Tensor) -> Tensor:
         return ops.conv_pool_act(x, w, None, 1, 0.1).square().sum()

@@ -71,7 +71,7 @@ class ProcessEngine(Engine):
                         connection.send_bytes(part)
                     job = next_job()  # prepared while the worker is busy
                     outcomes.append(decode_outcome(*[connection.recv_bytes() for _ in range(3)]))
-                except (EOFError, ConnectionError):
+                except (EOFError, OSError):  # OSError: it ended in the middle of a message
                     failed.set()
                     raise RunError(
                         f"the worker process that trained client {client} ended by itself; "
@@ -105,7 +105,7 @@ def _work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
     site = Site(task, method, data)
-    with contextlib.suppress(EOFError, ConnectionError):
+    with contextlib.suppress(EOFError, OSError):  # the parent has gone, perhaps in the middle of a message
         while True:
             parts = [connection.recv_bytes() for _ in range(3)]
             try:

@@ -125,7 +125,8 @@ def _record_session(store: RunStore, data_dir: Path | None, after_round: int, no
 def _origin(store: RunStore) -> dict[str, Any]:
     """How the run was started, for the summary; environment.json has every later session too."""
     first, *later = store.read_json("environment.json")["sessions"]
-    return {key: first[key] for key in ("command", "commit", "versions", "kernels", "machine")} | {"resumed": len(later)}
+    origin = {key: first[key] for key in ("command", "commit", "versions", "kernels", "machine")}
+    return origin | {"resumed": len(later)}
 
 
 def provenance() -> dict[str, Any]:
