@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -66,18 +67,15 @@ Which = Annotated[
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The entry point. A mistake of the user's is one message, not a traceback."""
-    before = {number: signal.signal(number, _quit) for number in (signal.SIGINT, signal.SIGTERM)}  # while starting
     try:
-        app(arguments)
+        with _on_interrupt(lambda: "nothing was written"):
+            app(arguments)
     except FedpacError as error:
         err.print(f"[bold red]error:[/] [red]{escape(str(error))}[/]", soft_wrap=True)
         sys.exit(1)
     except BrokenPipeError:  # the reader of a pipe has gone, as in `fedpac methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     sys.exit(0)
 
 
@@ -218,13 +216,16 @@ def _carry_out(
         f"[bold]{escape(title)}[/] on {config.data.dataset} {config.data.scenario}, {config.run.rounds} rounds, "
         f"seed {config.run.seed} → {escape(str(folder))}"
     )
-    with _Interruption(folder) as interruption, _Progress(config.run.rounds) as progress:
 
-        def see(report: RoundReport) -> None:
-            progress.see(report)
-            interruption.check()
+    def how_to_go_on() -> str:
+        started = (folder / "config.toml").exists()
+        return f"continue with: fedpac resume {folder}" if started else "nothing was written"
 
-        summary = resume_run(folder, data_dir, see, workers) if continuing else start_run(config, folder, data_dir, see)
+    with _on_interrupt(how_to_go_on), _Progress(config.run.rounds) as progress:
+        if continuing:
+            summary = resume_run(folder, data_dir, progress.see, workers)
+        else:
+            summary = start_run(config, folder, data_dir, progress.see)
     if summary["note"]:
         out.print(f"[yellow]Not the published data: {escape(summary['note'])}[/]")
     if result:
@@ -237,48 +238,28 @@ def _carry_out(
         out.print(f"Figures: {', '.join(str(p) for p in written if p.suffix == '.png')}", soft_wrap=True)
 
 
-class _Interruption:
-    """Ctrl-C, and the polite kill of a batch system, say how to go on.
+@contextmanager
+def _on_interrupt(hint: Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C, and the polite kill of a batch system, end the process at once and say how to go on.
 
-    An exception alone is not enough: libraries swallow it now and then while they are being imported. So the process
-    just ends as long as there is nothing to tidy up; later `check`, called every round, notices what was swallowed.
+    A run can be continued after a kill at any moment, so there is nothing to tidy up. An exception instead could be
+    swallowed by a library that is being imported, or wait for a lock that the interrupted line holds. The workers end
+    when their pipes close.
     """
+    parent = os.getpid()
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.parent = os.getpid()
-        self.asked = False
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        if os.getpid() == parent:
+            show_cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # the progress bar hides it
+            os.write(2, f"{show_cursor}interrupted; {hint()}\n".encode())
+        os._exit(130)
 
-    def __enter__(self) -> _Interruption:
-        self.before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        for number, handler in self.before.items():
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
-            err.print(
-                f"[yellow]interrupted;[/] continue with: fedpac resume {escape(str(self.folder))}", soft_wrap=True
-            )
-            raise typer.Exit(130) from None
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self.parent:  # a forked worker has nothing to tidy up
-            os._exit(128 + number)
-        if not (self.folder / "config.toml").exists():
-            _quit(number, frame)
-        self.asked = True
-        raise KeyboardInterrupt
-
-    def check(self) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-
-
-def _quit(number: int, frame: FrameType | None) -> NoReturn:
-    """End at once, when nothing was written that would have to be finished."""
-    os.write(2, b"interrupted; nothing was written\n")
-    os._exit(130)
 
 
 class _Progress:
