@@ -155,10 +155,10 @@ def resume(
 @app.command(epilog="Example:  fedpac demo --rounds 10")
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="Replaced if it is there.")] = Path("demo-runs"),
-    rounds: Annotated[int, typer.Option(help="Communication rounds of each method.", min=1)] = 30,
+    rounds: Annotated[int, typer.Option(help="Communication rounds of each method.", min=1)] = 20,
     workers: Workers = None,
 ) -> None:
-    """FedPAC beside FedAvg, FedAvg-FT and Local-only on handwritten digits: two minutes on two cores."""
+    """FedPAC beside FedAvg, FedAvg-FT and Local-only on handwritten digits, in a few minutes at most."""
     import shutil
 
     from fedpac.config import make_config
