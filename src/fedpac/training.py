@@ -101,15 +101,6 @@ def proximal(strength: float, anchor: Tensor) -> Correction:
     return correct
 
 
-def shifted(by: Tensor) -> Correction:
-    """A constant added to every gradient (SCAFFOLD's control variates)."""
-
-    def correct(parameters: Tensor, gradient: Tensor) -> None:
-        gradient.add_(by)
-
-    return correct
-
-
 # --- the loop ----------------------------------------------------------------------------------------------------
 
 

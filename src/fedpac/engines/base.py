@@ -1,15 +1,13 @@
 """An engine runs jobs at clients and keeps what the clients must remember between them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
 from fedpac.engines.site import Job, Kind, Outcome
 from fedpac.message import Message
 from fedpac.task import State
-
-Progress = Callable[[int], None]
 
 
 class Engine(ABC):

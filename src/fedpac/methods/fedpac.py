@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedpac.client import Client
 from fedpac.collaboration.centroids import Centroids, alignment_targets, global_centroids, local_centroids, renewed
@@ -97,9 +97,6 @@ class FedPAC(FedRep):
         return combination_weights(
             statistics, self.covariance, self.centre, self.ridge, self.cutoff, clients=list(replies)
         )
-
-    def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
-        return client.with_weights(self.assemble(client, up))
 
     def peer_weights(self, server: Server) -> list[tuple[int, int, float]]:
         if "alpha" not in server.state:
