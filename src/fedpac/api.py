@@ -101,10 +101,7 @@ def load_run(path: Path | str, data_dir: Path | None = None) -> "Result":
     if not (path / CHECKPOINT).exists():
         raise RunError(f"{path} has no checkpoint yet: continue it with 'fedpac resume {path}'")
     saved = read_checkpoint(path / CHECKPOINT, fingerprint(config))
-    if data_dir is None and (path / "environment.json").exists():
-        known = store.read_json("environment.json").get("data_dir")
-        data_dir = Path(known) if known else None
-    scenario = build(config.data, config.run.seed, data_dir)
+    scenario = build(config.data, config.run.seed, data_dir or store.data_dir())
     task, method = make_task(config, scenario), config.make_method()
     server = Server(task, saved.server)
     server.round = saved.round

@@ -28,6 +28,10 @@ class RunError(FedpacError):
     """A run folder that cannot be written, read or continued."""
 
 
+class RunInUseError(RunError):
+    """A run folder that another process is writing."""
+
+
 class TrainingError(FedpacError):
     """Training that left the numbers: says which client and which round."""
 

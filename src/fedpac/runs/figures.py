@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -131,38 +132,140 @@ def _setting(runs: Sequence[RunData]) -> str:
     return names + (" (stand-in data)" if any(run.note for run in runs) else "")
 
 
+@dataclass(frozen=True)
+class Line:
+    """One method's accuracy over rounds, over all its seeds."""
+
+    label: str
+    runs: list[RunData]
+    which: Which
+
+
+def curves(lines: Sequence[Line], title: str, path: Path) -> list[Path]:
+    """One line for each method, of the accuracy that it reports; the legend is in the order of the lines' ends."""
+    with style():
+        figure, axes = plt.subplots(figsize=(7.2, 4.6))
+        for k, line in enumerate(lines):
+            rounds, means, band = _curve(line.runs, line.which, alone=False)
+            colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+            axes.plot(
+                rounds, means, LINES[line.which], color=colour, marker=marker, markevery=max(1, len(rounds) // 8),
+                label=f"{line.label} ({line.which}) {means[-1]:.1f}",
+            )  # fmt: skip
+            if band is not None:
+                axes.fill_between(rounds, means - band, means + band, color=colour, alpha=0.15, linewidth=0)
+        drawn = np.concatenate([np.asarray(line.get_ydata(), dtype=float)[1:] for line in axes.lines])
+        if len(drawn):
+            axes.set_ylim(float(np.percentile(drawn, 2)) - 1, float(drawn.max()) + 1)  # the first rounds may fall out
+        axes.set_xlim(left=0)
+        axes.set_xlabel("communication round")
+        axes.set_ylabel("test accuracy, mean over clients (%)")
+        axes.set_title(title, loc="left")
+        handles, labels = axes.get_legend_handles_labels()
+        order = sorted(range(len(labels)), key=lambda i: -float(labels[i].rpartition(" ")[2]))
+        axes.legend(
+            [handles[i] for i in order], [labels[i] for i in order], loc="upper left", bbox_to_anchor=(1.01, 1),
+            borderaxespad=0, handlelength=2.6,
+        )  # fmt: skip
+        return save(figure, path)
+
+
+# --- beside the paper ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dot:
+    label: str
+    ours: float
+    paper: float | None
+    which: Which
+
+
+def beside_paper(dots: Sequence[Dot], title: str, path: Path, final: bool = True) -> list[Path]:
+    """Our accuracy (filled) and the paper's (hollow) of every method, the best of ours on top."""
+    ordered = sorted(dots, key=lambda dot: dot.ours)
+    compared = any(dot.paper is not None for dot in dots)
+    with style():
+        figure, axes = plt.subplots(figsize=(7.2, 1.3 + 0.3 * len(ordered)))
+        for y, dot in enumerate(ordered):
+            colour = COLOURS[1] if dot.label.endswith("FedPAC") or "(FedPAC)" in dot.label else COLOURS[0]
+            if dot.paper is not None:
+                axes.plot([dot.ours, dot.paper], [y, y], color="#BBBBBB", linewidth=1.4, zorder=1)
+                axes.scatter([dot.paper], [y], s=38, facecolors="white", edgecolors=colour, linewidths=1.5, zorder=2)
+            axes.scatter([dot.ours], [y], s=38, color=colour, zorder=3)
+            axes.annotate(f"{dot.ours:.2f}", (1.01, y), xycoords=("axes fraction", "data"), va="center", fontsize=9)
+        axes.set_yticks(range(len(ordered)), [f"{dot.label} ({dot.which})" for dot in ordered], fontsize=9)
+        axes.set_ylim(-0.7, len(ordered) - 0.3)
+        axes.set_xlabel("test accuracy, mean over clients (%)")
+        axes.set_title(title, loc="left")
+        handles = [Line2D([], [], linestyle="", marker="o", color="#555555", label="this project")]
+        if compared:
+            after = "the paper" if final else "the paper, after all its rounds"
+            handles.append(
+                Line2D([], [], linestyle="", marker="o", color="#555555", markerfacecolor="white", label=after)
+            )
+        axes.legend(handles=handles, loc="lower right", fontsize=9)
+        return save(figure, path)
+
+
+def sweep(lines: Mapping[str, Sequence[tuple[float, float]]], axis: str, path: Path) -> list[Path]:
+    """Final accuracy over something that was varied, one line for each method."""
+    with style():
+        figure, axes = plt.subplots(figsize=(6.2, 4.2))
+        for k, (label, points) in enumerate(lines.items()):
+            x, y = zip(*sorted(points), strict=True)
+            axes.plot(x, y, color=COLOURS[k % len(COLOURS)], marker=MARKERS[k % len(MARKERS)], label=label)
+        axes.set_xticks(sorted({x for points in lines.values() for x, _ in points}))
+        axes.set_xlabel(axis)
+        axes.set_ylabel("final test accuracy, mean over clients (%)")
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+        return save(figure, path)
+
+
 # --- who learns from whom -----------------------------------------------------------------------------------------
 
 
 def weight_heatmap(run: RunData, path: Path, rounds: Sequence[int] | None = None) -> list[Path]:
-    """The weights clients give each other, client by client, for several rounds side by side.
+    """The weights clients give each other, client by client, for several rounds side by side."""
+    return weight_heatmaps({"": run}, path, rounds)
+
+
+def weight_heatmaps(runs: Mapping[str, RunData], path: Path, rounds: Sequence[int] | None = None) -> list[Path]:
+    """One line of heat maps for each run, one column for each round, all on one scale.
 
     Clients are ordered by group, so that collaboration inside groups shows as blocks along the diagonal.
     """
-    chosen = heatmap_rounds(run, rounds)
-    order = by_group(run)
-    matrices = [run.peer_weights[t][np.ix_(order, order)] for t in chosen]
-    top = max(float(matrix.max()) for matrix in matrices)
-    edges = _group_edges([run.groups[i] for i in order])
+    panels = {
+        title: {t: run.peer_weights[t][np.ix_(by_group(run), by_group(run))] for t in heatmap_rounds(run, rounds)}
+        for title, run in runs.items()
+    }
+    top = max(float(matrix.max()) for line in panels.values() for matrix in line.values())
+    columns = max(map(len, panels.values()))
+    first = next(iter(runs.values()))
     with style():
         figure, grid = plt.subplots(
-            1, len(chosen), figsize=(3.3 * len(chosen) + 1.1, 3.7), squeeze=False, layout="constrained"
-        )
-        for at, (axes, t, matrix) in enumerate(zip(grid[0], chosen, matrices, strict=True)):
-            image = axes.imshow(matrix, cmap=HEAT, vmin=0, vmax=top, interpolation="nearest")
-            axes.grid(False)
-            axes.set_title(f"round {t}")
-            axes.set_xlabel("weight given to client")
-            if at == 0:
-                axes.set_ylabel("receiving client")
-            _client_ticks(axes, order, show_y=at == 0)
-            for edge in edges:
-                axes.axhline(edge, color="white", linewidth=0.8)
-                axes.axvline(edge, color="white", linewidth=0.8)
-            axes.spines[:].set_visible(False)
-        figure.colorbar(image, ax=list(grid[0]), label="weight", shrink=0.85)
+            len(runs), columns, squeeze=False, layout="constrained",
+            figsize=(3.3 * columns + 1.1, 0.4 + 3.3 * len(runs)),
+        )  # fmt: skip
+        for line, (title, run) in enumerate(runs.items()):
+            edges = _group_edges(sorted(run.groups, key=lambda g: -1 if g is None else g))
+            for at, (axes, (t, matrix)) in enumerate(zip(grid[line], panels[title].items(), strict=True)):
+                image = axes.imshow(matrix, cmap=HEAT, vmin=0, vmax=top, interpolation="nearest")
+                axes.grid(False)
+                axes.set_title(f"{title}, round {t}" if title else f"round {t}")
+                if line == len(runs) - 1:
+                    axes.set_xlabel("weight given to client")
+                if at == 0:
+                    axes.set_ylabel("receiving client")
+                _client_ticks(axes, by_group(run), show_y=at == 0)
+                for edge in edges:
+                    axes.axhline(edge, color="white", linewidth=0.8)
+                    axes.axvline(edge, color="white", linewidth=0.8)
+                axes.spines[:].set_visible(False)
+        figure.colorbar(image, ax=list(grid.flat), label="weight", shrink=0.85, aspect=20 * len(runs))
+        grouped = any(group is not None for group in first.groups)
         figure.suptitle(
-            f"{run.title}, {_setting([run])}" + ("; clients ordered by group" if edges else ""), fontsize=11
+            f"{first.title}, {_setting([first])}" + ("; clients ordered by group" if grouped else ""), fontsize=11
         )
         return save(figure, path)
 

@@ -27,35 +27,65 @@ from fedpac.runs.tables import read_run, summarise
 from fedpac.task import Task
 
 Progress = Callable[[RoundReport], None]
+Stop = Callable[[RoundReport], bool]  # whether to leave the run after this round, for a later resume
 
 
 def run(config: Config, out: Path, data_dir: Path | None = None, progress: Progress | None = None) -> dict[str, Any]:
     """Run the config into a new folder; returns the summary that is also written there."""
+    _start(config, out, data_dir, progress)
+    return RunStore(out).read_json("summary.json")
+
+
+def _start(
+    config: Config,
+    out: Path,
+    data_dir: Path | None,
+    progress: Progress | None,
+    workers: int | None = None,
+    stop: Stop | None = None,
+) -> None:
     scenario = build(config.data, config.run.seed, data_dir)  # before the folder exists: nothing half-made on bad data
     task = make_task(config, scenario)
     store = RunStore(out)
     with store.locked(create=True):
         store.create(config.to_toml(), client_rows(scenario), scenario.classes)
-        return _execute(config, scenario, task, store, data_dir, progress)
+        _execute(config, scenario, task, store, data_dir, progress, workers, stop)
 
 
 def resume(
     out: Path, data_dir: Path | None = None, progress: Progress | None = None, workers: int | None = None
 ) -> dict[str, Any]:
     """Continue a run after an interruption, as if there had been none. A finished run is left alone."""
+    _continue(out, data_dir, progress, workers)
+    return RunStore(out).read_json("summary.json")
+
+
+def _continue(
+    out: Path, data_dir: Path | None, progress: Progress | None, workers: int | None = None, stop: Stop | None = None
+) -> None:
     store = RunStore.open(out)
     if store.finished:
-        return store.read_json("summary.json")
+        return
     config = make_config(read_config(out / "config.toml"))
-    if workers is not None:
-        values = config.model_dump(exclude_none=True)
-        config = make_config({**values, "run": {**values["run"], "workers": workers}})
     with store.locked():
-        if data_dir is None and (out / "environment.json").exists():
-            known = store.read_json("environment.json").get("data_dir")
-            data_dir = Path(known) if known else None
+        data_dir = data_dir or store.data_dir()
         scenario = build(config.data, config.run.seed, data_dir)
-        return _execute(config, scenario, make_task(config, scenario), store, data_dir, progress)
+        _execute(config, scenario, make_task(config, scenario), store, data_dir, progress, workers, stop)
+
+
+def advance(
+    config: Config,
+    out: Path,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+    workers: int | None = None,
+    stop: Stop | None = None,
+) -> None:
+    """Start the run, or continue it if the folder has it, until it is finished or `stop` says so after a round."""
+    if (out / "config.toml").is_file():
+        _continue(out, data_dir, progress, workers, stop)
+    else:
+        _start(config, out, data_dir, progress, workers, stop)
 
 
 def make_task(config: Config, scenario: Scenario) -> Task:
@@ -79,14 +109,21 @@ def client_rows(scenario: Scenario) -> list[Row]:
 
 
 def _execute(
-    config: Config, scenario: Scenario, task: Task, store: RunStore, data_dir: Path | None, progress: Progress | None
-) -> dict[str, Any]:
+    config: Config,
+    scenario: Scenario,
+    task: Task,
+    store: RunStore,
+    data_dir: Path | None,
+    progress: Progress | None,
+    workers: int | None = None,
+    stop: Stop | None = None,
+) -> None:
     method, mark = config.make_method(), fingerprint(config)
     path = store.path / CHECKPOINT
     saved = read_checkpoint(path, mark) if path.exists() else None  # before anything is changed in the folder
     store.truncate(saved.round if saved else 0)
     _record_session(store, data_dir, saved.round if saved else 0, scenario.note)
-    with make_engine(config.run.engine, task, method, scenario.clients, config.run.workers) as engine:
+    with make_engine(config.run.engine, task, method, scenario.clients, workers or config.run.workers) as engine:
         federation = Federation(
             task,
             method,
@@ -98,15 +135,16 @@ def _execute(
             federation.server.round, federation.server.state = saved.round, saved.server
             engine.states = saved.clients
         for report in federation.rounds():
-            saving = report.round % config.run.checkpoint_every == 0 or report.round == task.rounds
+            leaving = stop is not None and stop(report)
+            saving = leaving or report.round % config.run.checkpoint_every == 0 or report.round == task.rounds
             store.append(report, sync=saving)  # first the rows, then the checkpoint that says they are there
             if saving:
                 write_checkpoint(path, mark, report.round, federation.server.state, engine.states)
             if progress is not None:
                 progress(report)
-    summary = {**summarise(read_run(store.path)), **_origin(store)}
-    store.write_json("summary.json", summary)
-    return summary
+            if leaving and report.round < task.rounds:
+                return
+    store.write_json("summary.json", {**summarise(read_run(store.path)), **_origin(store)})
 
 
 # --- where the numbers come from ----------------------------------------------------------------------------------
@@ -117,9 +155,10 @@ def _record_session(store: RunStore, data_dir: Path | None, after_round: int, no
     path = store.path / "environment.json"
     earlier = store.read_json("environment.json")["sessions"] if path.exists() else []
     session = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "after_round": after_round, **provenance()}
+    store.write_json("environment.json", {"note": note, "sessions": [*earlier, session]})
     chosen = data_dir or os.environ.get("FEDPAC_DATA")
-    root = str(Path(chosen).expanduser().absolute()) if chosen else ""
-    store.write_json("environment.json", {"data_dir": root, "note": note, "sessions": [*earlier, session]})
+    if chosen:
+        store.remember_data_dir(Path(chosen).expanduser().absolute())
 
 
 def _origin(store: RunStore) -> dict[str, Any]:

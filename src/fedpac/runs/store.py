@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedpac.errors import RunError
+from fedpac.errors import RunError, RunInUseError
 from fedpac.federation import RoundReport
 
 METRICS = ("round", "client", "split", "accuracy", "loss")
@@ -28,6 +28,7 @@ TABLES = {"metrics.csv": METRICS, "weights.csv": WEIGHTS, "rounds.csv": ROUNDS}
 
 CHECKPOINT = "checkpoint.safetensors"
 LOCK = ".lock"
+DATA_DIR = ".data-dir"  # where the data were; a file of its own, since it holds for this machine only
 
 Row: TypeAlias = Sequence[object]
 
@@ -89,7 +90,7 @@ class RunStore:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise RunError(f"another process is writing the run in {self.path}") from None
+                raise RunInUseError(f"another process is writing the run in {self.path}") from None
             for leftover in self.path.glob(".*.tmp"):  # of a process that was killed while it wrote
                 leftover.unlink(missing_ok=True)
             yield
@@ -130,7 +131,7 @@ class RunStore:
         t = report.round
         rows: dict[str, Iterable[Row]] = {
             "metrics.csv": [(t, s.client, s.which, repr(s.accuracy), repr(s.loss)) for s in report.scores],
-            "weights.csv": [(t, i, j, repr(weight)) for i, j, weight in report.peer_weights],
+            "weights.csv": [(t, i, j, repr(weight)) for i, j, weight in report.peer_weights if report.scores or t == 1],
             "rounds.csv": [
                 (t, len(report.chosen), f"{report.seconds:.4f}", f"{report.client_seconds:.4f}",
                  report.bytes_down, report.bytes_up)
@@ -169,6 +170,14 @@ class RunStore:
         except (OSError, ValueError) as error:
             raise RunError(f"{self.path / name} is damaged: {error}") from None
         return values
+
+    def remember_data_dir(self, folder: Path) -> None:
+        with explained(self.path):
+            write_atomically(self.path / DATA_DIR, f"{folder}\n".encode())
+
+    def data_dir(self) -> Path | None:
+        path = self.path / DATA_DIR
+        return Path(path.read_text().strip()) if path.is_file() else None
 
     def rows(self, table: str) -> list[dict[str, str]]:
         path = self.path / table

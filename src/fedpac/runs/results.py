@@ -1,0 +1,337 @@
+"""The page of results: what the paper found, what the runs found, and how far they are apart."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpac.methods.base import Which
+from fedpac.runs import figures
+from fedpac.runs.reproduce import Cell, Experiment, cells
+from fedpac.runs.store import explained, write_atomically
+from fedpac.runs.tables import SPLITS, RunData, csv_text, markdown, summarise
+
+OURS = "fedpac"  # the row whose rank is told
+
+COLUMNS = {
+    "method": "method",
+    "paper": "paper %",
+    "ours": "ours, final %",
+    "difference": "ours - paper",
+    "best": "best % (round)",
+    "other": "the other accuracy, final %",
+    "rounds": "rounds",
+    "seeds": "seeds",
+    "megabytes": "MB a round, up / down",
+    "seconds": "s a round",
+}
+
+INTRODUCTION = """# Results
+
+Made by `fedpac reproduce`; do not edit. Accuracy is the plain mean over all clients on their own test data. *Received*
+is the model as it comes from the server, before local training, *personal* the model after it; each row says which one
+it shows, the one that the method's paper reports, and gives the other one beside it. *Final* is the last round, as in
+the paper's tables; *best* is the best evaluated round (every fifth is), chosen on test data and so only there to show
+how much the choice of the round matters. With several seeds: mean ± standard deviation over seeds. A difference in
+brackets is that of a run which has not reached its last round yet. Seconds are those of the clients' computing in one
+round, all clients together, with evaluation in every fifth; other work ran on the machine, so they are upper bounds.
+
+Every row is a run folder in `results/` with its config, all clients' accuracies, command, commit and versions; the CSV
+file of a table has all of it at full precision.
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A row of the experiment in one setting, with the runs there are: one for each seed."""
+
+    experiment: Experiment
+    setting: str
+    row: str
+    runs: list[RunData]
+
+    @property
+    def title(self) -> str:
+        return self.experiment.title_of(self.row)
+
+    @property
+    def which(self) -> Which:
+        return self.experiment.accuracy_of(self.row)
+
+    @property
+    def paper(self) -> float | None:
+        return self.experiment.settings[self.setting].paper.get(self.row)
+
+    @property
+    def finished(self) -> bool:
+        return all(run.finished for run in self.runs)
+
+    @property
+    def last(self) -> int:
+        """The last round that has been evaluated with every seed."""
+        return min(max(run.accuracy[self.which]) for run in self.runs)
+
+    def at(self, round: int, which: Which | None = None) -> np.ndarray[Any, Any]:
+        """Accuracy in per cent, for each seed."""
+        return np.array([100 * run.accuracy[which or self.which][round].mean() for run in self.runs])
+
+    @cached_property
+    def final(self) -> float:
+        return float(self.at(self.last).mean())
+
+    @cached_property
+    def best(self) -> tuple[float, int]:
+        shared = set.intersection(*(set(run.accuracy[self.which]) for run in self.runs))
+        return max((float(self.at(t).mean()), -t) for t in shared)
+
+
+def outcomes(experiment: Experiment, setting: str, root: Path) -> list[Outcome]:
+    """Every row of one setting, with whatever has been run of it."""
+    return [
+        Outcome(experiment, setting, row, _runs(experiment, setting, experiment.run_of(row), root))
+        for row in experiment.methods
+    ]
+
+
+def _runs(experiment: Experiment, setting: str, row: str, root: Path) -> list[RunData]:
+    folder = Cell(experiment, setting, row, 0, root).folder
+    seeds = sorted(int(path.name.rpartition("-seed")[2]) for path in folder.parent.glob(f"{row}-seed[0-9]*"))
+    found = [Cell(experiment, setting, row, seed, root).read() for seed in seeds]
+    return [run for run in found if run is not None]
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+
+def write_page(experiments: Sequence[Experiment], root: Path, page: Path) -> None:
+    """The page, and beside the runs a CSV file for each experiment. Figures are drawn by draw()."""
+    with explained(page.parent):
+        page.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(page, page_text(experiments, root, page).encode())
+    for experiment in experiments:
+        if text := exact_text(experiment, root):
+            with explained(root):
+                write_atomically(root / f"{experiment.name}.csv", text.encode())
+
+
+def page_text(experiments: Sequence[Experiment], root: Path, page: Path) -> str:
+    sections = [_section(experiment, root, page) for experiment in experiments]
+    return "\n".join([INTRODUCTION, _contents(experiments, root), *sections])
+
+
+def exact_text(experiment: Experiment, root: Path) -> str:
+    """The experiment's CSV file; empty if nothing has been run."""
+    rows = [row for setting in experiment.settings for row in _exact(experiment, setting, root)]
+    return csv_text(rows, {key: key for key in rows[0]}) if rows else ""
+
+
+def _contents(experiments: Sequence[Experiment], root: Path) -> str:
+    lines = []
+    for experiment in experiments:
+        wanted = cells(experiment, root)
+        ended = sum(cell.reached(cell.rounds) for cell in wanted)
+        begun = sum(cell.done() > 0 for cell in wanted) - ended
+        status = f"{ended} of {len(wanted)} runs" + (f", {begun} more begun" if begun else "")
+        anchor = "".join(c for c in f"{experiment.title} {experiment.name}".lower() if c.isalnum() or c in " -")
+        lines.append(
+            f"| [{experiment.title}](#{anchor.replace(' ', '-')}) | {experiment.source} | "
+            f"`fedpac reproduce {experiment.name}` | {status} |"
+        )
+    return "\n".join(["| what | in the paper | command | seed 0 |", "|---|---|---|---|", *lines]) + "\n"
+
+
+def _section(experiment: Experiment, root: Path, page: Path) -> str:
+    parts = [f"## {experiment.title} (`{experiment.name}`)\n\n{experiment.source} of the paper.\n"]
+    waiting = []
+    for key, setting in experiment.settings.items():
+        rows = outcomes(experiment, key, root)
+        if any(row.runs for row in rows):
+            parts += [f"### {setting.title}\n", setting_table(rows), *_remarks(rows)]
+        else:
+            waiting.append(setting.title)
+    for image in figure_settings(experiment, page):
+        if image.exists():
+            parts.append(f"![{experiment.title}]({image.relative_to(page.parent).as_posix()})\n")
+    if waiting:
+        parts.append(f"Not run yet: {'; '.join(waiting)}.\n")
+    return "\n".join(parts)
+
+
+def setting_table(rows: Sequence[Outcome]) -> str:
+    """The rows of one setting. Where some have not come to the end, a column compares all at the round they share."""
+    ran = [row for row in rows if row.runs]
+    columns = dict(COLUMNS)
+    if _stand_in(rows) or not any(row.paper is not None for row in rows):
+        del columns["paper"], columns["difference"]
+    shared = _shared_round(ran)
+    if not all(row.finished for row in ran):
+        columns = {"method": columns.pop("method"), "shared": f"round {shared} %", **columns}
+        columns = {k: columns[k] for k in ("method", "paper", "shared", *columns) if k in columns}
+    return markdown([_row(row, shared) for row in rows], columns)
+
+
+def _row(outcome: Outcome, shared: int) -> dict[str, str]:
+    paper = outcome.paper
+    row = dict.fromkeys([*COLUMNS, "shared"], "")
+    row |= {"method": outcome.title, "paper": "" if paper is None else f"{paper:.2f}", "ours": "not run yet"}
+    if not outcome.runs:
+        return row
+    best, at = outcome.best
+    other: Which = "personal" if outcome.which == "received" else "received"
+    difference = "" if paper is None else f"{outcome.final - paper:+.2f}"
+    first = outcome.runs[0]
+    rounds = max(1, first.last_round)
+    return row | {
+        "shared": _spread(outcome.at(shared)),
+        "ours": f"{_spread(outcome.at(outcome.last))} {outcome.which}",
+        "difference": difference if outcome.finished or not difference else f"({difference})",
+        "best": f"{best:.2f} ({-at})",
+        "other": f"{_spread(outcome.at(outcome.last, other))} {other}",
+        "rounds": str(outcome.last) if outcome.finished else f"{outcome.last} of {first.config['run']['rounds']}",
+        "seeds": str(len(outcome.runs)),
+        "megabytes": " / ".join(f"{first.total_bytes(way) / rounds / 1e6:.1f}" for way in ("up", "down")),
+        "seconds": f"{np.mean([float(r['client_seconds']) for r in first.rounds]):.1f}",
+    }
+
+
+def _spread(values: np.ndarray[Any, Any]) -> str:
+    return f"{values.mean():.2f}" + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
+
+
+def _shared_round(ran: Sequence[Outcome]) -> int:
+    """The last round that every row has."""
+    return max(set.intersection(*(set(run.accuracy[row.which]) for row in ran for run in row.runs)))
+
+
+def _stand_in(rows: Sequence[Outcome]) -> str:
+    return next((run.note for row in rows for run in row.runs if run.note), "")
+
+
+def _remarks(rows: Sequence[Outcome]) -> list[str]:
+    """What to make of a table: whether it may be compared, and where FedPAC stands."""
+    ran = [row for row in rows if row.runs]
+    remarks = []
+    if note := _stand_in(rows):
+        remarks.append(f"**Not the paper's data** ({note}): its numbers are not shown here, they are of other data.\n")
+    ours = next((row for row in ran if row.row == OURS), None)
+    if ours is not None and len(ran) > 1:
+        t = _shared_round(ran)
+        score = float(ours.at(t).mean())
+        others = sorted((float(row.at(t).mean()) for row in ran if row is not ours), reverse=True)
+        place = 1 + sum(other > score for other in others)
+        lead = f"{abs(score - others[0]):.2f} points {'ahead of the next' if place == 1 else 'behind the first'}"
+        remark = f"FedPAC is number {place} of {len(ran)} in round {t}, {lead}."
+        papers = {row.row: row.paper for row in rows if row.paper is not None}
+        if OURS in papers and not note:
+            remark += (
+                f" In the paper it is number {1 + sum(p > papers[OURS] for p in papers.values())} of {len(papers)}."
+            )
+        remarks.append(remark + "\n")
+    return remarks
+
+
+def _exact(experiment: Experiment, setting: str, root: Path) -> list[dict[str, str]]:
+    """One line for each row and seed, with where the numbers come from."""
+    lines = []
+    for outcome in outcomes(experiment, setting, root):
+        for run in outcome.runs:
+            summary, sessions = summarise(run), run.environment.get("sessions", [])
+            line = {
+                "setting": setting,
+                "row": outcome.row,
+                "title": outcome.title,
+                "seed": str(run.seed),
+                "shows": outcome.which,
+                "paper": "" if outcome.paper is None or run.note else str(outcome.paper),
+                "stand_in": run.note,
+                "rounds": str(run.last_round),
+                "of": str(run.config["run"]["rounds"]),
+            }
+            for which in SPLITS:
+                for when in ("final", "best"):
+                    line |= {
+                        f"{which}_{when}": repr(100 * summary[which][when]["mean"]),
+                        f"{which}_{when}_round": str(summary[which][when]["round"]),
+                    }
+            line |= {
+                "seconds": str(summary["seconds"]),
+                "bytes_up": str(summary["bytes_up"]),
+                "bytes_down": str(summary["bytes_down"]),
+                "folder": run.path.relative_to(root).as_posix(),
+                "commands": " ; ".join(dict.fromkeys(session["command"] for session in sessions)),
+                "commits": " ".join(dict.fromkeys(session["commit"] for session in sessions)),
+                "versions": " ".join(f"{k}={v}" for k, v in sessions[-1]["versions"].items()) if sessions else "",
+                "kernels": " ".join(dict.fromkeys(session["kernels"] for session in sessions)),
+            }
+            lines.append(line)
+    return lines
+
+
+# --- the figures --------------------------------------------------------------------------------------------------
+
+
+def figure_settings(experiment: Experiment, page: Path) -> dict[Path, list[str]]:
+    """The experiment's figures (PNG; each has an SVG beside it) and the settings that each one shows."""
+    settings: dict[Path, list[str]] = {}
+    for key, setting in experiment.settings.items():
+        alone = experiment.shows in ("table", "curves")
+        name = key.replace(",", "-") if alone else setting.data["dataset"]
+        settings.setdefault(page.parent / "img" / "results" / f"{experiment.name}-{name}.png", []).append(key)
+    return settings
+
+
+def draw(experiment: Experiment, root: Path, page: Path) -> list[Path]:
+    """The experiment's figures, as far as there are runs for them."""
+    written: list[Path] = []
+    for path, keys in figure_settings(experiment, page).items():
+        found = {key: [o for o in outcomes(experiment, key, root) if o.runs] for key in keys}
+        if found := {key: rows for key, rows in found.items() if rows}:
+            written += _DRAW[experiment.shows](experiment, found, path)
+    return written
+
+
+def _draw_table(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
+    ((key, rows),) = found.items()
+    if len(rows) < 2:
+        return []
+    t = _shared_round(rows)
+    done = all(row.finished for row in rows)
+    dots = [
+        figures.Dot(row.title, float(row.at(t).mean()), None if _stand_in(rows) else row.paper, row.which)
+        for row in rows
+    ]
+    return figures.beside_paper(dots, f"{experiment.settings[key].title}, round {t}", path, final=done)
+
+
+def _draw_curves(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
+    ((key, rows),) = found.items()
+    lines = [figures.Line(row.title, row.runs, row.which) for row in rows]
+    title = experiment.settings[key].title + (" (stand-in data)" if _stand_in(rows) else "")
+    return figures.curves(lines, title, path)
+
+
+def _draw_sweep(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for key, rows in found.items():
+        for row in rows:
+            x = experiment.settings[key].x
+            if x is not None and row.finished:
+                lines.setdefault(f"{row.title} ({row.which})", []).append((x, row.final))
+    if max((len(points) for points in lines.values()), default=0) < 2:
+        return []
+    return figures.sweep(lines, experiment.axis, path)
+
+
+def _draw_weights(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
+    runs = {
+        experiment.settings[key].title.rpartition(", ")[2]: row.runs[0]
+        for key, (row, *_) in found.items()
+        if set(figures.PAPER_ROUNDS) <= set(row.runs[0].peer_weights)
+    }
+    return figures.weight_heatmaps(runs, path, figures.PAPER_ROUNDS) if runs else []
+
+
+_DRAW = {"table": _draw_table, "curves": _draw_curves, "sweep": _draw_sweep, "weights": _draw_weights}

@@ -1,0 +1,384 @@
+"""The paper's tables as data, and filling one of our own: interrupted, in parts, by two processes."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fedpac.config import make_config
+from fedpac.errors import ConfigError, RunError
+from fedpac.runs import reproduce
+from fedpac.runs.reproduce import all_cells, cells, fill, find_experiments, read_experiment, shipped
+from fedpac.runs.results import draw, outcomes, write_page
+from fedpac.runs.run import fingerprint, run
+from fedpac.runs.store import RunStore
+from fedpac.runs.tables import read_run
+
+TABLE = """
+title = "A small table"
+source = "Nowhere"
+shows = "table"
+
+[methods]
+fedpac = {}
+fedavg = {}
+fedavg-ft = { by_product_of = "fedavg", accuracy = "personal" }
+fedpac-cc = { title = "without alignment", method = { name = "fedpac", alignment = false } }
+
+[settings."digits,6"]
+title = "Digits, 6 clients"
+model = "logistic"
+data = { dataset = "digits", clients = 6, samples = 10, test_samples = 10 }
+training = { epochs = 1 }
+run = { rounds = 6, evaluate_every = 2, checkpoint_every = 100, engine = "serial" }
+x = 20
+paper = { fedpac = 12.34, fedavg-ft = 99.99 }
+
+[settings."digits,6,s80"]
+title = "Digits, 6 clients, s = 80 %"
+model = "logistic"
+data = { dataset = "digits", clients = 6, samples = 10, test_samples = 10, s = 80 }
+training = { epochs = 1 }
+run = { rounds = 6, evaluate_every = 2, checkpoint_every = 100, engine = "serial" }
+x = 80
+"""
+EXACT = ("config.toml", "clients.csv", "metrics.csv", "weights.csv")
+
+
+def experiment(folder: Path, text: str = TABLE):
+    (folder / "small.toml").write_text(text)
+    return read_experiment(folder / "small.toml")
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """Everything under the root that must not depend on how the runs went."""
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.name in EXACT}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """(experiment, folder of its runs), everything run in one go."""
+    folder = tmp_path_factory.mktemp("filled")
+    small = experiment(folder)
+    done = list(fill(cells(small, folder / "results")))
+    assert len(done) == 6  # three runs in each of two settings: the by-product has none of its own
+    return small, folder / "results"
+
+
+# --- the paper's ----------------------------------------------------------------------------------------------------
+
+
+def test_every_table_and_figure_of_the_paper_is_there():
+    assert set(shipped()) == {
+        "all-methods", "table1", "ablation", "concept-shift", "global-models", "fedproto", "imbalanced", "pathological",
+        "dirichlet", "scarce", "feature-skew", "heterogeneity", "data-size", "local-epochs", "curves", "weights",
+    }  # fmt: skip
+    papers = {name: sum(len(s.paper) for s in e.settings.values()) for name, e in shipped().items()}
+    assert papers["table1"] == 15 * 8
+    assert papers["global-models"] == 9 * 8
+    assert papers["ablation"] == 4 * 4
+    assert papers["concept-shift"] == 8 * 2
+    assert papers["dirichlet"] == papers["imbalanced"] == papers["pathological"] == 9 * 2
+    assert papers["fedproto"] == 5 * 2
+    assert (papers["scarce"], papers["feature-skew"]) == (5, 7)
+    assert len(shipped()["all-methods"].settings["fashion-mnist,20"].paper) == 25
+
+
+def test_fedpac_has_the_same_number_wherever_the_paper_repeats_it():
+    quoted = [
+        (key, setting.paper[row])
+        for experiment in shipped().values()
+        for key, setting in experiment.settings.items()
+        for row in ("fedpac", "local", "fedavg-ft")
+        if row in setting.paper and len(key.split(",")) == 2
+    ]
+    assert len(quoted) > 30
+    for key in {key for key, _ in quoted}:
+        assert len({value for k, value in quoted if k == key}) <= 3  # one for each of the three rows
+
+
+def test_equal_folders_are_equal_runs():
+    configs: dict[Path, set[str]] = {}
+    for experiment in shipped().values():
+        for cell in cells(experiment, Path("results"), seeds=2):
+            configs.setdefault(cell.folder, set()).add(fingerprint(cell.config))
+    assert len(configs) > 600
+    assert [folder for folder, prints in configs.items() if len(prints) > 1] == []
+
+
+def test_the_papers_settings():
+    config = shipped()["table1"].config("cifar10,100", "fedpac", seed=2)
+    assert config.data.clients == 100
+    assert (config.run.participation, config.run.rounds, config.run.seed) == (0.3, 200, 2)
+    assert (config.training.lr, config.training.epochs, config.training.batch) == (0.02, 5, 50)
+    assert shipped()["ablation"].config("emnist,20", "fedpac-none", 0).method["alignment"] is False
+    assert shipped()["scarce"].config("cifar10,1000,scarce", "ditto", 0).data.samples == 50
+
+
+def test_rows_that_need_no_run_of_their_own():
+    rows = [cell.row for cell in cells(shipped()["all-methods"], Path("results"))]
+    assert "fedavg-ft" not in rows
+    assert "fedem-ft" not in rows
+    assert len(rows) == 22  # 22 methods in 25 rows, three of which are by-products
+
+
+def test_only_picks_settings_by_words_and_rows_by_name():
+    table = shipped()["table1"]
+    assert {c.setting for c in cells(table, Path(), only="fashion-mnist,20")} == {"fashion-mnist,20"}
+    assert {c.setting for c in cells(table, Path(), only="100")} == {k for k in table.settings if k.endswith("100")}
+    picked = cells(table, Path(), only="cifar10,20,fedpac,fedavg-ft")
+    assert [(c.setting, c.row) for c in picked] == [("cifar10,20", "fedpac"), ("cifar10,20", "fedavg")]
+    swept = cells(shipped()["heterogeneity"], Path(), only="cifar10,20,fedpac")
+    assert [c.setting for c in swept] == ["cifar10,20"]
+    assert len(cells(shipped()["heterogeneity"], Path(), only="cifar10,fedpac")) == 4
+    with pytest.raises(ConfigError, match=r"no setting or row 'cifar'\. Did you mean 'cifar10'"):
+        cells(table, Path(), only="cifar")
+    with pytest.raises(ConfigError, match="no setting of table1 has all of 100, 20"):
+        cells(table, Path(), only="20,100")
+    with pytest.raises(ConfigError, match=r"no table or figure 'tabel1'\. Did you mean 'table1'"):
+        find_experiments("tabel1")
+
+
+def test_all_of_them_share_runs():
+    everything = all_cells(list(shipped().values()), Path("results"))
+    assert len({cell.folder for cell in everything}) == len(everything)
+    weights = next(c for c in everything if c.setting == "cifar10,20,s80" and c.row == "fedpac")
+    assert weights.rounds == 200  # the heat maps need 50 rounds of it, the sweep all
+    only_weights = cells(shipped()["weights"], Path("results"))
+    assert {cell.rounds for cell in only_weights} == {50}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("paper = { fedpac", "paper = { fedpak"), "no row 'fedpak'. Did you mean 'fedpac'"),
+        (('by_product_of = "fedavg"', 'by_product_of = "fedprox"'), "no row 'fedprox'"),
+        ((', accuracy = "personal"', ""), "a by-product needs `accuracy`"),
+        (("fedpac = {}", "mystery = {}"), "methods.mystery needs a title"),
+        (('shows = "table"', 'shows = "pie"'), "shows: Input should be"),
+        (("x = 20", ""), "a sweep needs `x`"),
+        (('title = "A small table"', ""), "title: Field required"),
+        (("paper = { fedpac = 12.34", "paper = { fedpac = 1234"), "less than or equal to 100"),
+        (("[methods]", "[methods"), "not valid TOML"),
+    ],
+)
+def test_a_bad_file_says_what_is_wrong(tmp_path, change, complaint):
+    text = TABLE.replace(*change, 1)
+    if change[0] == "x = 20":
+        text = text.replace('shows = "table"', 'shows = "sweep"')
+    with pytest.raises(ConfigError, match=re.escape(complaint)) as error:
+        experiment(tmp_path, text)
+    assert "small.toml" in str(error.value)
+
+
+# --- filling a table ------------------------------------------------------------------------------------------------
+
+
+def test_a_by_product_is_what_its_own_method_gives(filled, tmp_path):
+    small, root = filled
+    config = small.config("digits,6", "fedavg", 0).model_dump(exclude_none=True)
+    run(make_config({**config, "method": "fedavg-ft"}), tmp_path / "own")
+    own = read_run(tmp_path / "own")
+    row = next(o for o in outcomes(small, "digits,6", root) if o.row == "fedavg-ft")
+    assert row.which == own.reported == "personal"
+    assert row.runs[0].accuracy["personal"][6].tolist() == own.accuracy["personal"][6].tolist()
+
+
+def test_what_is_there_is_not_run_again(filled, monkeypatch):
+    small, root = filled
+    monkeypatch.setattr(reproduce, "advance", lambda *a: pytest.fail("a finished cell was run again"))
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    assert list(fill(cells(small, root))) == []
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+def test_in_parts_is_as_in_one_go(filled, tmp_path):
+    small, root = filled
+    wanted = cells(small, tmp_path)
+    assert len(list(fill(wanted, rounds=3))) == len(wanted)
+    assert {cell.done() for cell in wanted} == {3}
+    assert not any(RunStore(cell.folder).finished for cell in wanted)
+    assert list(fill(wanted, rounds=2)) == []  # they have come further already
+    assert len(list(fill(wanted, rounds=100))) == len(wanted)
+    assert contents(tmp_path) == contents(root)
+
+
+def test_no_minutes_run_nothing(tmp_path):
+    small = experiment(tmp_path)
+    assert list(fill(cells(small, tmp_path / "results"), minutes=0)) == []
+    assert not (tmp_path / "results").exists()
+
+
+def test_out_of_time_in_the_middle_of_a_cell(filled, tmp_path, monkeypatch):
+    small, root = filled
+    wanted = cells(small, tmp_path, only="digits,6")
+    clock = iter(range(1000))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    assert [c.row for c in fill(wanted, minutes=9 / 60)] == ["fedpac"]  # a look at the clock takes a second
+    monkeypatch.undo()
+    assert wanted[0].done() == 6
+    assert 0 < wanted[1].done() < 6
+    assert [c.row for c in fill(wanted)] == ["fedavg", "fedpac-cc"]
+    reached = contents(tmp_path)
+    assert reached == {name: data for name, data in contents(root).items() if name in reached}
+
+
+def test_killed_and_started_again(filled, tmp_path):
+    """The command itself, killed at several moments; at the end the same files as if nothing had happened."""
+    _, root = filled
+    (tmp_path / "small.toml").write_text(TABLE)
+    command = [sys.executable, "-m", "fedpac.cli", "reproduce", "small.toml", "--out", "results", "--page", "page.md"]
+    killed = 0
+    for pause in (0.1, 0.5, 1.0):
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        began = time.monotonic()
+        while process.poll() is None and not list(tmp_path.glob("results/*/*/rounds.csv")):
+            assert time.monotonic() - began < 60
+            time.sleep(0.01)
+        time.sleep(pause)
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+    assert killed
+    finished = {p: p.stat().st_mtime_ns for p in tmp_path.glob("results/*/*/summary.json")}
+    last = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert last.returncode == 0, last.stderr
+    assert "6 of 6 runs are there." in last.stdout
+    assert contents(tmp_path / "results") == contents(root)
+    assert all(path.stat().st_mtime_ns == when for path, when in finished.items())
+
+
+def test_a_cell_that_another_process_has_is_left_to_it(tmp_path):
+    small = experiment(tmp_path)
+    wanted = cells(small, tmp_path / "results", only="digits,6")
+    list(fill(wanted[:1], rounds=1))
+    holder = subprocess.Popen(
+        [sys.executable, "-c", "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX);"
+         "print('held', flush=True); time.sleep(60)", wanted[0].folder / ".lock"],
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert [cell.row for cell in fill(wanted)] == ["fedavg", "fedpac-cc"]
+    finally:
+        holder.kill()
+        holder.wait()
+    assert wanted[0].done() == 1
+
+
+def test_another_run_in_the_cells_folder_is_an_error(filled, tmp_path):
+    _, root = filled
+    shutil.copytree(root, tmp_path / "results")
+    other = experiment(tmp_path, TABLE.replace("rounds = 6", "rounds = 7"))
+    with pytest.raises(RunError, match=r"fedpac-seed0 holds a run with another config than small asks for; move it"):
+        list(fill(cells(other, tmp_path / "results")))
+    assert contents(tmp_path / "results") == contents(root)
+
+
+# --- showing it -----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_sets_ours_beside_the_papers(filled, tmp_path):
+    small, root = filled
+    shutil.copytree(root, tmp_path / "results")
+    shutil.rmtree(tmp_path / "results" / "digits-6-s80" / "fedavg-seed0")
+    page = tmp_path / "docs" / "results.md"
+    write_page([small], tmp_path / "results", page)
+    text = page.read_text()
+    fedpac = read_run(root / "digits-6" / "fedpac-seed0")
+    final = 100 * fedpac.accuracy["received"][6].mean()
+    assert f"| FedPAC | 12.34 | {final:.2f} received | {final - 12.34:+.2f} |" in text
+    assert "| FedAvg |  | " in text
+    assert re.search(r"FedPAC is number \d of 4 in round 6, .* In the paper it is number 2 of 2\.", text)
+    second = text[text.index("### Digits, 6 clients, s = 80 %") :]
+    assert "| FedAvg | not run yet |" in second  # the paper has nothing here: no column for it
+    assert "5 of 6 runs" in text
+    exact = (tmp_path / "results" / "small.csv").read_text().splitlines()
+    assert exact[0].startswith("setting,row,title,seed,shows,paper,stand_in,rounds,of,received_final,")
+    assert {"commands", "commits", "versions", "folder"} <= set(exact[0].split(","))
+    assert len(exact) == 1 + 4 + 2
+
+
+def test_unfinished_runs_are_shown_as_such(tmp_path):
+    small = experiment(tmp_path)
+    wanted = cells(small, tmp_path, only="digits,6")
+    list(fill(wanted[:1]))
+    list(fill(wanted[1:2], rounds=3))
+    write_page([small], tmp_path, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert "round 2 %" in text  # the last evaluated round that both have
+    row = next(line for line in text.splitlines() if line.startswith("| FedAvg-FT |"))
+    assert "2 of 6" in row
+    assert re.search(r"\([+-]\d+\.\d\d\)", row)
+    assert "1 of 6 runs, 1 more begun" in text
+
+
+def test_several_seeds_are_a_mean_and_a_spread(filled, tmp_path):
+    small, root = filled
+    shutil.copytree(root, tmp_path / "results")
+    list(fill(cells(small, tmp_path / "results", seeds=2, only="digits,6,fedpac")))
+    write_page([small], tmp_path / "results", tmp_path / "page.md")
+    finals = [
+        100 * read_run(tmp_path / "results" / "digits-6" / f"fedpac-seed{s}").accuracy["received"][6].mean()
+        for s in (0, 1)
+    ]
+    spread = abs(finals[0] - finals[1]) / 2**0.5
+    assert f"{sum(finals) / 2:.2f} ± {spread:.2f} received" in (tmp_path / "page.md").read_text()
+
+
+def test_a_stand_in_is_never_set_beside_the_paper(filled, tmp_path):
+    small, root = filled
+    shutil.copytree(root, tmp_path / "results")
+    for path in (tmp_path / "results" / "digits-6").glob("*/environment.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"note": "stand-in: 7 images"}))
+    write_page([small], tmp_path / "results", tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    first = text[text.index("### Digits, 6 clients\n") : text.index("### Digits, 6 clients, s = 80 %")]
+    assert "Not the paper's data** (stand-in: 7 images)" in first
+    assert "12.34" not in text
+    assert "99.99" not in text + (tmp_path / "results" / "small.csv").read_text()
+
+
+@pytest.mark.parametrize("shows", ["table", "curves", "sweep", "weights"])
+def test_each_kind_has_its_figure(filled, tmp_path, shows):
+    _, root = filled
+    text = TABLE.replace('shows = "table"', f'shows = "{shows}"\naxis = "s"')
+    rounds = "evaluate_every = 2"
+    if shows == "weights":  # rounds 1, 20 and 50
+        text = text.replace("rounds = 6", "rounds = 50").replace(rounds, "evaluate_every = 5")
+        text = re.sub(r"fedavg.*\n", "", text.replace(", fedavg-ft = 99.99", ""))
+        small = experiment(tmp_path, text)
+        root = tmp_path / "results"
+        list(fill(cells(small, root, only="fedpac")))
+    else:
+        small = experiment(tmp_path, text)
+    written = draw(small, root, tmp_path / "docs" / "results.md")
+    assert {path.suffix for path in written} == {".png", ".svg"}
+    for path in written:
+        if path.suffix == ".png":
+            with Image.open(path) as image:
+                assert image.width > 500
+    write_page([small], root, tmp_path / "docs" / "results.md")
+    for image_link in re.findall(r"\]\((img/[^)]+)\)", (tmp_path / "docs" / "results.md").read_text()):
+        assert (tmp_path / "docs" / image_link).exists()
+
+
+def test_the_command_lists_and_refuses(tmp_path):
+    def fedpac(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "fedpac.cli", "reproduce", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    listed = fedpac()
+    assert listed.returncode == 0
+    assert all(name in listed.stdout for name in shipped())
+    wrong = fedpac("table9")
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert "no table or figure 'table9'. Did you mean 'table1'?" in wrong.stderr
+    assert list(tmp_path.iterdir()) == []
