@@ -316,30 +316,48 @@ def heatmap_text(run: RunData, round: int | None = None) -> list[str]:
 
 def bubble_plot(counts: NDArray[np.int64], title: str, path: Path, groups: Sequence[int | None] = ()) -> list[Path]:
     """How many training samples of each class (rows) each client (columns) holds: the area of a bubble."""
-    clients, classes = counts.shape
+    return bubble_plots({title: (counts, groups)}, path)
+
+
+def bubble_plots(
+    scenarios: Mapping[str, tuple[NDArray[np.int64], Sequence[int | None]]], path: Path, columns: int = 1
+) -> list[Path]:
+    """Several scenarios side by side; each has its own scale, told in its title."""
+    clients = max(counts.shape[0] for counts, _ in scenarios.values())
+    classes = max(counts.shape[1] for counts, _ in scenarios.values())
     if clients > 100:
         raise RunError(f"a bubble plot of {clients} clients cannot be read; up to 100 can")
     wide = float(np.clip(0.32 * clients + 1.6, 4.5, 16))
     tall = float(np.clip(0.30 * classes + 1.2, 3.0, 11))
     cell = min((wide - 1.6) / clients, (tall - 1.2) / classes) * 72  # points
-    coloured = [g if g is not None else 0 for g in (groups or [None] * clients)]
+    lines = -(-len(scenarios) // columns)
     with style():
-        figure, axes = plt.subplots(figsize=(wide, tall))
-        i, k = np.nonzero(counts)
-        axes.scatter(
-            i, k, s=(0.92 * cell) ** 2 * counts[i, k] / counts.max(),
-            c=[COLOURS[coloured[j] % len(COLOURS)] for j in i], alpha=0.85, linewidths=0,
-        )  # fmt: skip
-        axes.set_xlim(-0.7, clients - 0.3)
-        axes.set_ylim(-0.7, classes - 0.3)
-        step = max(1, round(clients / 25))
-        axes.set_xticks(range(0, clients, step))
-        axes.set_yticks(range(0, classes, max(1, round(classes / 25))))
-        axes.tick_params(labelsize=9)
-        axes.set_xlabel("client" + (", coloured by group" if len(set(coloured)) > 1 else ""))
-        axes.set_ylabel("class")
-        axes.set_title(f"{title}; largest bubble: {counts.max()} samples", loc="left")
+        figure, grid = plt.subplots(
+            lines, columns, figsize=(wide * columns, tall * lines), squeeze=False, layout="constrained"
+        )
+        for axes, (title, (counts, groups)) in zip(grid.flat, scenarios.items(), strict=False):
+            _bubbles(axes, counts, title, groups, cell)
+        for axes in grid.flat[len(scenarios) :]:
+            axes.set_visible(False)
         return save(figure, path)
+
+
+def _bubbles(axes: Axes, counts: NDArray[np.int64], title: str, groups: Sequence[int | None], cell: float) -> None:
+    clients, classes = counts.shape
+    coloured = [g if g is not None else 0 for g in (groups or [None] * clients)]
+    i, k = np.nonzero(counts)
+    axes.scatter(
+        i, k, s=(0.92 * cell) ** 2 * counts[i, k] / counts.max(),
+        c=[COLOURS[coloured[j] % len(COLOURS)] for j in i], alpha=0.85, linewidths=0,
+    )  # fmt: skip
+    axes.set_xlim(-0.7, clients - 0.3)
+    axes.set_ylim(-0.7, classes - 0.3)
+    axes.set_xticks(range(0, clients, max(1, round(clients / 25))))
+    axes.set_yticks(range(0, classes, max(1, round(classes / 25))))
+    axes.tick_params(labelsize=9)
+    axes.set_xlabel("client" + (", coloured by group" if len(set(coloured)) > 1 else ""))
+    axes.set_ylabel("class")
+    axes.set_title(f"{title}; largest bubble: {counts.max()} samples", loc="left")
 
 
 # --- how the clients fare -----------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """How far the combination weights reach beyond a client's own group, from s = 0 % (groups) to 100 % (all alike).
 
-    python experiments/weight_spread.py fashion-mnist cifar10 > results/weight-spread.csv
+    python studies/weight_spread.py fashion-mnist cifar10 > results/weight-spread.csv
 
 The features are those of the initial network, as in the paper's first round. Beside the exact minimum stands that of
 the public code, which lifts the eigenvalues of every client's matrix to 0.01: with small features that makes it nearly
