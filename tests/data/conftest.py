@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from formats import idx, labels, png
 
-from fedpac.data.datasets import CINIC_CLASSES
+from fedpac.data.formats import CINIC_CLASSES
 
 
 @pytest.fixture

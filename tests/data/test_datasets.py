@@ -13,7 +13,8 @@ from formats import idx, png
 from PIL import Image
 
 from fedpac.data import datasets
-from fedpac.data.datasets import CINIC_CLASSES, Dataset, data_root, load
+from fedpac.data.datasets import Dataset, data_root, load
+from fedpac.data.formats import CINIC_CLASSES
 from fedpac.errors import DataError
 
 REAL = os.environ.get("FEDPAC_DATA")

@@ -12,36 +12,29 @@ beside its files, which are then memory-mapped: a second start takes millisecond
 CINIC-10's third part, `valid`, is left alone: the paper trains on clients' small shares of `train` and tests on `test`.
 """
 
-import gzip
 import hashlib
-import io
 import os
 import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fedpac.data import formats
 from fedpac.data.clients import Pool
 from fedpac.data.download import Download, fetch
+from fedpac.data.formats import Arrays, Bytes, Files
 from fedpac.errors import DataError, unknown
-from fedpac.randomness import numpy_stream
-
-Bytes = NDArray[np.uint8]
-Arrays = dict[str, Bytes]  # x_train, y_train, x_test, y_test; and source_train, source_test where images have a source
 
 CACHE_VERSION = 1
-CINIC_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +57,7 @@ class Recipe:
 
     wanted: tuple[str, ...]  # files or folders that hold the data
     downloads: tuple[Download, ...]  # either the wanted files themselves or an archive of them
-    decode: Callable[[Iterable[tuple[str, bytes]]], Arrays]
+    decode: Callable[[Files], Arrays]
     images: tuple[int, int]  # as published: train, test
     shape: tuple[int, int, int]
     classes: int
@@ -256,123 +249,6 @@ def _check(arrays: Arrays, recipe: Recipe, folder: Path) -> None:
             raise DataError(f"{folder}: {part} label {at} is {y[at]}, allowed are 0 to {recipe.classes - 1}.")
 
 
-# ---------------------------------------------------------------- publishers' formats
-
-
-def _idx(name: str, data: bytes, dims: int) -> Bytes:
-    """The MNIST family's format: 0, 0, type 8 (uint8), number of dimensions, the sizes, the bytes; usually gzipped."""
-    try:
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{name} is damaged or cut short ({error}).") from error
-    if data[:4] != bytes([0, 0, 8, dims]):
-        raise DataError(f"{name} starts with {data[:4].hex(' ')}, expected {bytes([0, 0, 8, dims]).hex(' ')}.")
-    start = 4 + 4 * dims
-    shape = [int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4)]
-    expected = start + int(np.prod(shape))
-    if len(data) != expected:
-        raise DataError(f"{name} holds {len(data)} bytes, expected {expected} for {' x '.join(map(str, shape))}.")
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
-
-
-def _idx_set(train: str, test: str, transposed: bool = False) -> Callable[[Iterable[tuple[str, bytes]]], Arrays]:
-    def decode(files: Iterable[tuple[str, bytes]]) -> Arrays:
-        arrays: Arrays = {}
-        for name, data in files:
-            file = PurePosixPath(name).name
-            for part, start in (("train", train), ("test", test)):
-                if file.startswith(f"{start}-images"):
-                    x = _idx(name, data, 3)
-                    arrays[f"x_{part}"] = np.ascontiguousarray(x.transpose(0, 2, 1) if transposed else x)[:, None]
-                elif file.startswith(f"{start}-labels"):
-                    arrays[f"y_{part}"] = _idx(name, data, 1)
-        return _complete(arrays, f"files named {train}-* and {test}-*")
-
-    return decode
-
-
-def _cifar10(files: Iterable[tuple[str, bytes]]) -> Arrays:
-    """Records of 3073 bytes: the label, then the red, green and blue plane, row by row."""
-    records: dict[str, Bytes] = {}
-    for name, data in files:
-        file = PurePosixPath(name).name
-        if file.endswith(".bin"):
-            if not data or len(data) % 3073:
-                raise DataError(
-                    f"{name} holds {len(data)} bytes, expected a multiple of 3073 (10,000 images: 30730000)."
-                )
-            records[file] = np.frombuffer(data, np.uint8).reshape(-1, 3073)
-    train = [records[f"data_batch_{i}.bin"] for i in range(1, 6) if f"data_batch_{i}.bin" in records]
-    test = [records["test_batch.bin"]] if "test_batch.bin" in records else []
-    if len(train) < 5 or not test:
-        raise DataError("the CIFAR-10 archive has not all of data_batch_1.bin to data_batch_5.bin and test_batch.bin.")
-    arrays: Arrays = {}
-    for part, rows in (("train", np.concatenate(train)), ("test", test[0])):
-        arrays[f"x_{part}"] = np.ascontiguousarray(rows[:, 1:]).reshape(-1, 3, 32, 32)
-        arrays[f"y_{part}"] = rows[:, 0].copy()
-    return arrays
-
-
-def _cinic10(files: Iterable[tuple[str, bytes]]) -> Arrays:
-    """PNGs in {train,test}/<class>/; names that start with 'cifar10-' come from CIFAR-10, all others from ImageNet."""
-    from PIL import Image, UnidentifiedImageError
-    from tqdm import tqdm
-
-    found: dict[str, list[tuple[str, str, Bytes]]] = {"train": [], "test": []}
-    for name, data in tqdm(files, desc="decoding CINIC-10", unit=" images", leave=False, disable=None):
-        part, kind, file = ("", "", *PurePosixPath(name).parts)[-3:]
-        if part not in found or not file.endswith(".png"):
-            continue
-        if kind not in CINIC_CLASSES:
-            raise DataError(f"{name}: '{kind}' is not a class of CINIC-10; expected {', '.join(CINIC_CLASSES)}.")
-        try:
-            image = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
-            raise DataError(f"{name} is not a readable PNG ({error}).") from error
-        if image.shape != (32, 32, 3):
-            raise DataError(f"{name} is {image.shape[1]} x {image.shape[0]} pixels, expected 32 x 32.")
-        found[part].append((kind, file, image))
-    arrays: Arrays = {}
-    for part, images in found.items():
-        if not images:
-            raise DataError(f"CINIC-10: there is no PNG under {part}/<class>/.")
-        images.sort(key=lambda item: item[:2])  # the same order from a folder and from the archive
-        arrays[f"x_{part}"] = np.stack([image.transpose(2, 0, 1) for _, _, image in images])
-        arrays[f"y_{part}"] = np.array([CINIC_CLASSES.index(kind) for kind, _, _ in images], np.uint8)
-        arrays[f"source_{part}"] = np.array([not file.startswith("cifar10-") for _, file, _ in images], np.uint8)
-    return arrays
-
-
-def _complete(arrays: Arrays, what: str) -> Arrays:
-    if lost := {"x_train", "y_train", "x_test", "y_test"} - set(arrays):
-        raise DataError(f"the archive has not all {what}: {', '.join(sorted(lost))} not found.")
-    return arrays
-
-
-@cache
-def _digits() -> Arrays:
-    """scikit-learn's handwritten digits, enlarged from 8 x 8 to 28 x 28; a fixed 500 of them are the test set.
-
-    Read from the package's own file: importing scikit-learn takes seconds, this takes a tenth of one.
-    """
-    from importlib.util import find_spec
-
-    from PIL import Image
-
-    spec = find_spec("sklearn")
-    if spec is None or spec.origin is None:
-        raise DataError("the digits come with scikit-learn, which is not installed: pip install scikit-learn")
-    table = np.loadtxt(Path(spec.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
-    small = np.rint(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
-    # Pillow resizes in whole numbers, hence to the same bytes everywhere
-    x = np.stack([np.asarray(Image.fromarray(image).resize((28, 28), Image.Resampling.BICUBIC)) for image in small])
-    y = table[:, -1].astype(np.uint8)
-    order = numpy_stream(0, "digits test set").permutation(len(y))
-    test, train = np.sort(order[:500]), np.sort(order[500:])
-    return {"x_train": x[train, None], "y_train": y[train], "x_test": x[test, None], "y_test": y[test]}
-
-
 # ---------------------------------------------------------------- the registry
 
 
@@ -392,7 +268,7 @@ RECIPES: dict[str, Recipe] = {
     "digits": Recipe(
         wanted=(),
         downloads=(),
-        decode=lambda files: _digits(),
+        decode=lambda files: formats.digits(),
         images=(1297, 500),
         shape=(1, 28, 28),
         classes=10,
@@ -404,7 +280,7 @@ RECIPES: dict[str, Recipe] = {
     "fashion-mnist": _mnist_like(
         wanted=tuple(_FASHION_MD5),
         downloads=tuple(Download(f"{_FASHION}/{name}", md5) for name, md5 in _FASHION_MD5.items()),
-        decode=_idx_set("train", "t10k"),
+        decode=formats.idx_set("train", "t10k"),
         images=(60_000, 10_000),
         classes=10,
         test_samples=600,
@@ -414,7 +290,7 @@ RECIPES: dict[str, Recipe] = {
         downloads=(
             Download("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
         ),
-        decode=_cifar10,
+        decode=formats.cifar10,
         images=(50_000, 10_000),
         shape=(3, 32, 32),
         classes=10,
@@ -429,7 +305,7 @@ RECIPES: dict[str, Recipe] = {
         downloads=(
             Download("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e"),
         ),
-        decode=_idx_set("emnist-byclass-train", "emnist-byclass-test", transposed=True),
+        decode=formats.idx_set("emnist-byclass-train", "emnist-byclass-test", transposed=True),
         images=(697_932, 116_323),
         classes=62,
         samples=1000,
@@ -444,7 +320,7 @@ RECIPES: dict[str, Recipe] = {
                 "6ee4d0c996905fe93221de577967a372",
             ),
         ),
-        decode=_cinic10,
+        decode=formats.cinic10,
         images=(90_000, 90_000),
         shape=(3, 32, 32),
         classes=10,
