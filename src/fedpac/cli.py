@@ -101,7 +101,7 @@ def run(
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
     seed: Annotated[int | None, typer.Option(help="Names every random stream of the run.")] = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients in a round.")] = None,
-    engine: Annotated[str | None, typer.Option(help="process or serial; the numbers are the same.")] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, process or serial; the numbers are the same.")] = None,
     workers: Workers = None,
     folder: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""The default: one single-threaded worker process per core.
+"""One single-threaded worker process per core.
 
 Workers are forked, so the data pools are shared memory; jobs and outcomes travel as bytes through a pipe. A worker
 remembers nothing between jobs: a client's state travels with its job, so the next free worker takes the next client
@@ -6,17 +6,16 @@ and none waits for another's share to finish.
 """
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
-from typing import Any
+from multiprocessing.connection import Connection, wait
+from typing import Any, cast
 
 import torch
 
@@ -50,40 +49,39 @@ class ProcessEngine(Engine):
             process.start()
             there.close()
             self.workers.append((process, here))
-        self.threads = ThreadPoolExecutor(count, thread_name_prefix="fedpac-worker")
 
     def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
-        take = threading.Lock()
-        failed = threading.Event()
+        if not self.workers:
+            raise RunError("the engine is closed: its workers have gone")
+        try:
+            return self._run(jobs)
+        except BaseException:
+            self.close()  # the round is lost, and nobody would read the other workers' answers
+            raise
 
-        def next_job() -> tuple[int, list[bytes]] | None:
-            with take:
-                job = None if failed.is_set() else next(jobs, None)
-            return None if job is None else (job.client, encode_job(job))
-
-        def drive(connection: Connection) -> list[Outcome]:
-            outcomes = []
-            job = next_job()
-            while job is not None:
-                client, parts = job
-                try:
-                    for part in parts:
-                        connection.send_bytes(part)
-                    job = next_job()  # prepared while the worker is busy
-                    outcomes.append(decode_outcome(*[connection.recv_bytes() for _ in range(3)]))
-                except (EOFError, OSError):  # OSError: it ended in the middle of a message
-                    failed.set()
-                    raise RunError(
-                        f"the worker process that trained client {client} ended by itself; "
-                        "most often the machine ran out of memory: use fewer workers"
-                    ) from None
-                except BaseException:
-                    failed.set()  # no worker starts another client of a round that is lost
-                    raise
-            return outcomes
-
-        results = list(self.threads.map(drive, [connection for _, connection in self.workers]))
-        return [outcome for outcomes in results for outcome in outcomes]
+    def _run(self, jobs: Iterator[Job]) -> list[Outcome]:
+        """Whoever is free gets the next job, which was encoded while all were busy."""
+        encoded = ((job.client, encode_job(job)) for job in jobs)
+        free = [connection for _, connection in self.workers]
+        visiting: dict[Connection, int] = {}  # whom the busy workers train
+        outcomes: list[Outcome] = []
+        following = next(encoded, None)
+        while following or visiting:
+            answers = []
+            if not (following and free):
+                for connection in cast(list[Connection], wait(visiting)):
+                    with _alive(visiting.pop(connection)):
+                        answers.append(connection.recv())
+                    free.append(connection)
+            while following and free:
+                client, parts = following
+                connection = free.pop()
+                visiting[connection] = client
+                with _alive(client):
+                    connection.send(parts)
+                following = next(encoded, None)
+            outcomes += [decode_outcome(*answer) for answer in answers]
+        return outcomes
 
     def close(self) -> None:
         for _, connection in self.workers:
@@ -92,8 +90,19 @@ class ProcessEngine(Engine):
             process.join(timeout=5)
             if process.is_alive():
                 process.kill()
-        self.threads.shutdown()
         self.workers = []
+
+
+@contextlib.contextmanager
+def _alive(client: int) -> Iterator[None]:
+    """Says what it means when a worker's pipe ends, also in the middle of a message (OSError)."""
+    try:
+        yield
+    except (EOFError, OSError):
+        raise RunError(
+            f"the worker process that trained client {client} ended by itself; "
+            "most often the machine ran out of memory: use fewer workers"
+        ) from None
 
 
 def _work(
@@ -103,17 +112,17 @@ def _work(
     for inherited in ours:
         inherited.close()  # else the pipe would stay open after the parent has died
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    gc.freeze()  # what was inherited is the parent's to collect; looking at it would copy its pages
     torch.set_num_threads(1)
     site = Site(task, method, data)
     with contextlib.suppress(EOFError, OSError):  # the parent has gone, perhaps in the middle of a message
         while True:
-            parts = [connection.recv_bytes() for _ in range(3)]
+            job = connection.recv()
             try:
-                answer = encode_outcome(site.work(decode_job(*parts)))
+                answer = encode_outcome(site.work(decode_job(*job)))
             except Exception as error:
                 answer = [encode_error(error), b"", b""]
-            for part in answer:
-                connection.send_bytes(part)
+            connection.send(answer)
 
 
 # --- jobs and outcomes as bytes: a header in JSON and two messages ------------------------------------------------
