@@ -96,18 +96,6 @@ def test_auto_sends_short_visits_nowhere(monkeypatch, short, stays):
     assert {state["process"] == os.getpid() for state in finished.states.values()} == {stays}
 
 
-def test_an_engine_that_lost_a_worker_is_closed():
-    data, method = tiny_data(), Broken(deed="dies")
-    task = tiny_task(len(data), 3)
-    with ProcessEngine(task, method, data, 2) as engine:
-        federation = Federation(task, method, engine)
-        federation.step()
-        with pytest.raises(RunError, match="client 1 ended by itself"):
-            federation.step()
-        with pytest.raises(RunError, match="the engine is closed"):
-            federation.step()
-
-
 def test_an_unknown_engine_is_named():
     with pytest.raises(ConfigError, match="Did you mean 'serial'"):
         make_engine("serail", tiny_task(4), FedAvg(), tiny_data())

@@ -20,6 +20,7 @@ from fedpac.errors import TrainingError
 from fedpac.message import Weights
 from fedpac.models import Classifier, Section, load_into, weights_of
 from fedpac.randomness import stream_seed
+from fedpac.timing import span
 
 EVALUATION_BATCH = 256  # small enough for the activations to stay in cache
 
@@ -151,7 +152,12 @@ def train(
         epochs = recipe.epochs if epochs is None else epochs
         batches = shuffled_batches(len(y), recipe.batch, epochs, client.stream(purpose))
 
-    with _flat(model, trained) as (parameters, gradient), torch.random.fork_rng(devices=[]), torch.no_grad():
+    with (
+        span(f"{'model' if part == 'all' else part} epochs"),
+        _flat(model, trained) as (parameters, gradient),
+        torch.random.fork_rng(devices=[]),
+        torch.no_grad(),
+    ):
         # torch's global stream feeds dropout; naming it makes such models reproducible too
         # (the generator's own method: torch.manual_seed() formats a traceback for every kind of device, which is slow)
         torch.default_generator.manual_seed(stream_seed(client.task.seed, f"{purpose}/torch", client.id, client.round))
@@ -160,15 +166,16 @@ def train(
         velocity = torch.zeros_like(parameters) if momentum else gradient
         for index in batches:
             differentiate(index)
-            if correction is not None:
-                correction(parameters, gradient)
-            if weight_decay:
-                gradient.add_(parameters, alpha=weight_decay)
-            if momentum:
-                velocity.mul_(momentum).add_(gradient)
-            parameters.sub_(velocity, alpha=lr)
-            if after_step is not None:
-                after_step(model)
+            with update:
+                if correction is not None:
+                    correction(parameters, gradient)
+                if weight_decay:
+                    gradient.add_(parameters, alpha=weight_decay)
+                if momentum:
+                    velocity.mul_(momentum).add_(gradient)
+                parameters.sub_(velocity, alpha=lr)
+                if after_step is not None:
+                    after_step(model)
         if not math.isfinite(parameters.norm(math.inf)):
             raise TrainingError(
                 f"client {client.id}, round {client.round}: training diverged, the weights are no longer finite "
@@ -195,6 +202,7 @@ def in_batches(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.cat([function(part) for part in torch.split(x, EVALUATION_BATCH)])
 
 
+@span("features")
 def features(client: Client, weights: Weights) -> Tensor:
     """f(x) of all training samples of the client, not augmented, with the body in evaluation mode."""
     model = client.with_weights(weights).eval()
@@ -205,6 +213,7 @@ def logits(model: nn.Module, x: Tensor) -> Tensor:
     return in_batches(model.eval(), x)
 
 
+@span("evaluation")
 def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
     """(accuracy, mean cross-entropy) of a module that gives logits or log-probabilities."""
     scores = logits(model, x)
@@ -213,6 +222,8 @@ def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
 
 
 # --- the gradient of one batch, in two ways ----------------------------------------------------------------------
+
+forward, backward, both, update = (span(name) for name in ("forward", "backward", "forward and backward", "update"))
 
 Differentiate: TypeAlias = Callable[[Tensor], None]  # the batch's indices: fills the trained parameters' gradients
 
@@ -230,7 +241,10 @@ def _by_autograd(
         xb = x[index] if augment is None else augment(x[index])
         gradient.zero_()
         with torch.enable_grad():
-            loss(model, Batch(xb, y[index], index)).backward()  # type: ignore[no-untyped-call]
+            with forward:
+                value = loss(model, Batch(xb, y[index], index))
+            with backward:
+                value.backward()  # type: ignore[no-untyped-call]
 
     return differentiate
 
@@ -260,12 +274,13 @@ def _by_formula(model: nn.Module, part: Section, loss: Loss, x: Tensor, y: Tenso
 
     def differentiate(index: Tensor) -> None:
         xb = x.index_select(0, index)
-        log_softmax = F.linear(xb, weight, bias).log_softmax(1)
-        wanted = likelihood_gradient(len(index)).index_select(0, index)
-        error = torch._log_softmax_backward_data(wanted, log_softmax, 1, weight.dtype)
-        torch.mm(error.t(), xb, out=weight.grad)
-        if bias is not None:
-            torch.sum(error, 0, out=bias.grad)
+        with both:
+            log_softmax = F.linear(xb, weight, bias).log_softmax(1)
+            wanted = likelihood_gradient(len(index)).index_select(0, index)
+            error = torch._log_softmax_backward_data(wanted, log_softmax, 1, weight.dtype)
+            torch.mm(error.t(), xb, out=weight.grad)
+            if bias is not None:
+                torch.sum(error, 0, out=bias.grad)
 
     return differentiate
 

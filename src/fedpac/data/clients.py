@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpac.data.shift import rotate
+from fedpac.timing import span
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,7 @@ class Part:
     def class_counts(self, classes: int) -> Tensor:
         return torch.bincount(self.labels(), minlength=classes)
 
+    @span("samples")
     def tensors(self) -> tuple[Tensor, Tensor]:
         """A fresh (x, y): x float32, normalised, contiguous; y int64."""
         x = self.pool.x.index_select(0, self.index)

@@ -12,14 +12,16 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from multiprocessing.connection import Connection, wait
-from typing import Any, cast
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
-from fedpac import errors
+from fedpac import errors, timing
 from fedpac.data.clients import ClientData
 from fedpac.engines.base import Engine
 from fedpac.engines.site import Job, Outcome, Site
@@ -27,6 +29,7 @@ from fedpac.errors import RunError
 from fedpac.message import Message
 from fedpac.methods.base import Method
 from fedpac.task import Task
+from fedpac.timing import span
 
 # Forking shares the data and starts at once. Where it is not safe (macOS, Windows) everything is pickled instead.
 _context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
@@ -45,43 +48,51 @@ class ProcessEngine(Engine):
         for _ in range(count):
             here, there = _context.Pipe()
             ours.append(here)
-            process = _context.Process(target=_work, args=(there, list(ours), task, method, data), daemon=True)
+            arguments = (there, list(ours), timing.clock is not None, task, method, data)
+            process = _context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             there.close()
             self.workers.append((process, here))
+        self.threads = ThreadPoolExecutor(count, thread_name_prefix="fedpac-worker")
 
     def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
-        if not self.workers:
-            raise RunError("the engine is closed: its workers have gone")
-        try:
-            return self._run(jobs)
-        except BaseException:
-            self.close()  # the round is lost, and nobody would read the other workers' answers
-            raise
+        take = threading.Lock()
+        failed = threading.Event()
 
-    def _run(self, jobs: Iterator[Job]) -> list[Outcome]:
-        """Whoever is free gets the next job, which was encoded while all were busy."""
-        encoded = ((job.client, encode_job(job)) for job in jobs)
-        free = [connection for _, connection in self.workers]
-        visiting: dict[Connection, int] = {}  # whom the busy workers train
-        outcomes: list[Outcome] = []
-        following = next(encoded, None)
-        while following or visiting:
-            answers = []
-            if not (following and free):
-                for connection in cast(list[Connection], wait(visiting)):
-                    with _alive(visiting.pop(connection)):
-                        answers.append(connection.recv())
-                    free.append(connection)
-            while following and free:
-                client, parts = following
-                connection = free.pop()
-                visiting[connection] = client
-                with _alive(client):
-                    connection.send(parts)
-                following = next(encoded, None)
-            outcomes += [decode_outcome(*answer) for answer in answers]
-        return outcomes
+        def next_job() -> tuple[int, list[bytes]] | None:
+            with take:
+                job = None if failed.is_set() else next(jobs, None)
+            return None if job is None else (job.client, encode_job(job))
+
+        @span("exchange", root=True)
+        def drive(connection: Connection) -> list[Outcome]:
+            outcomes = []
+            job = next_job()
+            while job is not None:
+                client, parts = job
+                try:
+                    with span("messages"):
+                        connection.send(parts)
+                    job = next_job()  # prepared while the worker is busy
+                    with span("waiting for the worker"):
+                        answer, spent = connection.recv()
+                    outcomes.append(decode_outcome(*answer))
+                    if timing.clock is not None:
+                        timing.clock.add(spent)
+                except (EOFError, OSError):  # OSError: it ended in the middle of a message
+                    failed.set()
+                    raise RunError(
+                        f"the worker process that trained client {client} ended by itself; "
+                        "most often the machine ran out of memory: use fewer workers"
+                    ) from None
+                except BaseException:
+                    failed.set()  # no worker starts another client of a round that is lost
+                    raise
+            return outcomes
+
+        with span("waiting for workers"):
+            results = list(self.threads.map(drive, [connection for _, connection in self.workers]))
+        return [outcome for outcomes in results for outcome in outcomes]
 
     def close(self) -> None:
         for _, connection in self.workers:
@@ -90,23 +101,17 @@ class ProcessEngine(Engine):
             process.join(timeout=5)
             if process.is_alive():
                 process.kill()
+        self.threads.shutdown()
         self.workers = []
 
 
-@contextlib.contextmanager
-def _alive(client: int) -> Iterator[None]:
-    """Says what it means when a worker's pipe ends, also in the middle of a message (OSError)."""
-    try:
-        yield
-    except (EOFError, OSError):
-        raise RunError(
-            f"the worker process that trained client {client} ended by itself; "
-            "most often the machine ran out of memory: use fewer workers"
-        ) from None
-
-
 def _work(
-    connection: Connection, ours: list[Connection], task: Task, method: Method, data: Sequence[ClientData]
+    connection: Connection,
+    ours: list[Connection],
+    measure: bool,
+    task: Task,
+    method: Method,
+    data: Sequence[ClientData],
 ) -> None:
     """A worker's life: read a job, do it, answer, until the pipe closes."""
     for inherited in ours:
@@ -114,15 +119,18 @@ def _work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     gc.freeze()  # what was inherited is the parent's to collect; looking at it would copy its pages
     torch.set_num_threads(1)
+    timing.clock = clock = timing.Clock() if measure else None
     site = Site(task, method, data)
-    with contextlib.suppress(EOFError, OSError):  # the parent has gone, perhaps in the middle of a message
+    # an error of the pipe: the parent has gone, perhaps in the middle of a message
+    with contextlib.suppress(EOFError, OSError), span("clients", root=True):
         while True:
-            job = connection.recv()
+            with span("waiting for the server"):
+                job = connection.recv()
             try:
                 answer = encode_outcome(site.work(decode_job(*job)))
             except Exception as error:
                 answer = [encode_error(error), b"", b""]
-            connection.send(answer)
+            connection.send((answer, clock.take() if clock else {}))
 
 
 # --- jobs and outcomes as bytes: a header in JSON and two messages ------------------------------------------------

@@ -25,6 +25,7 @@ from fedpac.runs.checkpoint import read_checkpoint, write_checkpoint
 from fedpac.runs.store import CHECKPOINT, Row, RunStore
 from fedpac.runs.tables import read_run, summarise
 from fedpac.task import Task
+from fedpac.timing import span
 
 Progress = Callable[[RoundReport], None]
 
@@ -99,9 +100,10 @@ def _execute(
             engine.states = saved.clients
         for report in federation.rounds():
             saving = report.round % config.run.checkpoint_every == 0 or report.round == task.rounds
-            store.append(report, sync=saving)  # first the rows, then the checkpoint that says they are there
-            if saving:
-                write_checkpoint(path, mark, report.round, federation.server.state, engine.states)
+            with span("server", root=True), span("disk"):
+                store.append(report, sync=saving)  # first the rows, then the checkpoint that says they are there
+                if saving:
+                    write_checkpoint(path, mark, report.round, federation.server.state, engine.states)
             if progress is not None:
                 progress(report)
     summary = {**summarise(read_run(store.path)), **_origin(store)}
