@@ -1,80 +1,63 @@
-"""Where the time of one client visit goes, by torch.profiler: FedPAC, both networks, native kernels and torch path.
+"""Where the time of one client visit goes, by the spans of `fedpac run --profile`: both networks, both speed paths.
 
-python -m benchmarks.profile DATASET        one such visit, as JSON: {group: milliseconds}
+python -m benchmarks.profile WORKLOAD        one such visit, as JSON: {span: milliseconds}
 """
 
 import json
 import os
 import subprocess
 import sys
-from typing import Any
 
 from benchmarks.common import ROOT, Target, machine, save, table
 
 TURNS = 3
-GROUPS = {  # the first that fits; times are an operator's own, without the operators it calls
-    "convolution blocks, native": ("fedpac::", "ConvPool", "_Fused", "Block"),
-    "convolution": ("conv", "mkldnn"),
-    "pool": ("max_pool",),
-    "activation": ("leaky_relu", "relu"),
-    "linear layers": ("addmm", "mm", "linear"),
-    "loss": ("cross_entropy", "softmax", "nll_loss", "square", "mean", "pow"),
-    "batches: indexing, shuffling": ("index", "randperm", "gather", "split", "take"),
-    "copies, fills": ("copy", "clone", "zero", "fill", "empty", "cat", "contiguous", "to"),
-    "SGD and sums": ("add", "sub", "mul", "div", "sum"),
-}
 
 
 def run(quick: bool = False) -> list[Target]:
     begun = machine()
-    data: dict[str, Any] = {}
-    sections = []
+    data: dict[str, dict[str, float]] = {}
     for dataset in ("fashion-mnist", "cifar10"):
         for kernels in ("1", "0"):
             name = f"{dataset}, {'native' if kernels == '1' else 'torch path'}"
             visits = [_visit(f"quick-{dataset}" if quick else dataset, kernels) for _ in range(1 if quick else TURNS)]
-            data[name] = min(visits, key=lambda visit: visit["total"])
-    groups = list(dict.fromkeys(group for visit in data.values() for group in visit["groups"]))
+            data[name] = min(visits, key=lambda visit: sum(visit.values()))
+    spans = dict.fromkeys(span for visit in data.values() for span in visit)
     rows = [
-        [group, *(_share(visit, group) for visit in data.values())]
-        for group in sorted(groups, key=lambda g: -max(v["groups"].get(g, 0) for v in data.values()))
+        [span, *(_share(visit, span) for visit in data.values())]
+        for span in sorted(spans, key=lambda span: -max(visit.get(span, 0) for visit in data.values()))
     ]
-    rows.append(["all", *(f"{visit['total']:.0f} ms" for visit in data.values())])
-    sections.append(table(["milliseconds of one visit", *data], rows))
+    rows.append(["all", *(f"{sum(visit.values()):.0f} ms" for visit in data.values())])
     markdown = (
-        "\n\n".join(sections) + f"\n\nOne FedPAC visit to one client on one thread (features, head, body, features, "
-        f"evaluation), the least disturbed of {TURNS}. `Python and dispatch` is the rest: what passes outside of any "
-        "operator, and what the profiler itself costs."
+        f"{table(['milliseconds of one visit', *data], rows)}\n\nOne FedPAC visit to a client on one thread (features, "
+        f"head, body, features, evaluation), the least disturbed of {TURNS}. `clients` is what is in no other span."
     )
     save("profile", data, markdown, begun)
     return []
 
 
-def _share(visit: dict[str, Any], group: str) -> str:
-    spent = visit["groups"].get(group, 0.0)
-    return f"{spent:.1f} ({spent / visit['total']:.0%})"
+def _share(visit: dict[str, float], span: str) -> str:
+    spent = visit.get(span, 0.0)
+    return f"{spent:.1f} ({spent / sum(visit.values()):.0%})"
 
 
-def _visit(workload: str, kernels: str) -> dict[str, Any]:
+def _visit(workload: str, kernels: str) -> dict[str, float]:
     found = subprocess.run(
         [sys.executable, "-m", "benchmarks.profile", workload],
         cwd=ROOT, env={**os.environ, "FEDPAC_NATIVE": kernels}, check=True, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    visit: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    visit: dict[str, float] = json.loads(found.stdout.splitlines()[-1])
     return visit
 
 
 def child(workload: str) -> None:
-    import time
-
     import torch
-    from torch.profiler import ProfilerActivity, profile
 
     from benchmarks.workloads import WORKLOADS, federation_parts
     from fedpac.engines.site import Job, Site
     from fedpac.methods import make_method
     from fedpac.server import Server
+    from fedpac.timing import measuring
 
     torch.set_num_threads(1)
     scenario, task = federation_parts(WORKLOADS[workload])
@@ -86,16 +69,10 @@ def child(workload: str) -> None:
     assert up is not None
     method.merge(server, {0: up})
     job = Job("learn-and-score", 0, 2, method.send(server, 0), {})
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        start = time.perf_counter()
+    with measuring() as clock:
         site.work(job)
-        total = 1e3 * (time.perf_counter() - start)
-    groups: dict[str, float] = {}
-    for event in profiler.key_averages():
-        group = next((g for g, parts in GROUPS.items() if any(p in event.key for p in parts)), "other operators")
-        groups[group] = groups.get(group, 0.0) + event.self_cpu_time_total / 1e3
-    groups["Python and dispatch"] = max(0.0, total - sum(groups.values()))
-    print(json.dumps({"total": total, "groups": groups}))
+        spent = clock.take()
+    print(json.dumps({"/".join(span[1:]) or span[0]: 1e3 * seconds for span, seconds in spent.items()}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The command line: what it prints, what it writes and how it fails."""
 
 import contextlib
+import csv
 import gzip
 import json
 import os
@@ -53,6 +54,31 @@ def test_every_command_has_help_with_an_example(fedpac, command):
     code, text, _ = fedpac(command, "--help")
     assert code == 0
     assert f"fedpac {command}" in re.sub(r"[│\s]+", " ", text).split("Example", 1)[1]
+
+
+@pytest.mark.parametrize("engine", ["serial", "process"])
+def test_a_profile_is_shown_and_written_and_changes_nothing(fedpac, tmp_path, engine):
+    assert "where the time went" not in fedpac("run", *SMALL, "--out", "plain")[1]
+    assert not Path("plain/profile.csv").exists()
+    code, text, complaint = fedpac("run", *SMALL, "--engine", engine, "--out", "profiled", "--profile")
+    assert (code, complaint) == (0, "")
+    assert Path("profiled/metrics.csv").read_bytes() == Path("plain/metrics.csv").read_bytes()
+    assert "where the time went" in text
+    with Path("profiled/profile.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["round"] for row in rows} == {"1", "2"}
+    assert {"server/disk", "server/merging/combination weights", "clients/features", "clients/head epochs"} <= {
+        row["span"] for row in rows
+    }
+    lines = [line.split("│") for line in text.split("where the time went")[1].splitlines() if line.count("│") == 3]
+    roots = [line for line in lines if not line[0].startswith("   ")]
+    assert [line[0].strip() for line in roots] == (
+        ["server", "clients"] if engine == "serial" else ["server", "exchange", "clients"]
+    )
+    for root in roots:
+        written = sum(float(row["seconds"]) for row in rows if row["span"].split("/")[0] == root[0].strip())
+        assert float(root[1]) == pytest.approx(written, abs=0.006)
+        assert float(root[3]) == 100
 
 
 def test_run_resume_compare(fedpac, tmp_path):

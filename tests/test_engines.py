@@ -1,5 +1,6 @@
 """The process engine when things go wrong, and that it gives the serial engine's numbers."""
 
+import math
 import os
 import signal
 import time
@@ -8,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from fedpac.engines import ENGINES, ProcessEngine, SerialEngine, make_engine
+from fedpac.engines import ENGINES, AutoEngine, ProcessEngine, SerialEngine, make_engine
 from fedpac.errors import ConfigError, RunError, TrainingError
 from fedpac.federation import Federation
 from fedpac.methods.fedavg import FedAvg
@@ -76,6 +77,23 @@ def test_no_process_is_left_behind(deed):
     for process in processes:
         process.join(timeout=10)
         assert not process.is_alive()
+
+
+class Where(FedAvg):
+    """Clients remember the process they were visited in."""
+
+    name = "where"
+
+    def fit(self, client, w, down):
+        client.state["process"] = float(os.getpid())
+        return super().fit(client, w, down)
+
+
+@pytest.mark.parametrize(("short", "stays"), [(0.0, False), (math.inf, True)])
+def test_auto_sends_short_visits_nowhere(monkeypatch, short, stays):
+    monkeypatch.setattr(AutoEngine, "short", short)
+    finished = run_federation(Where(), rounds=2, engine=partial(AutoEngine, workers=2))
+    assert {state["process"] == os.getpid() for state in finished.states.values()} == {stays}
 
 
 def test_an_unknown_engine_is_named():

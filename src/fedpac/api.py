@@ -52,7 +52,7 @@ def fit(
     evaluate_every: int = 1,
     classes: int | None = None,
     settings: dict[str, Any] | None = None,
-    engine: str = "process",
+    engine: str = "auto",
     workers: int | None = None,
     progress: Callable[[RoundReport], None] | None = None,
 ) -> "Result":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from fedpac.config import Config
     from fedpac.federation import RoundReport
     from fedpac.methods import Method
+    from fedpac.runs.profile import Profile
     from fedpac.runs.reproduce import Cell
     from fedpac.runs.tables import RunData
 
@@ -102,7 +104,7 @@ def run(
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
     seed: Annotated[int | None, typer.Option(help="Names every random stream of the run.")] = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients in a round.")] = None,
-    engine: Annotated[str | None, typer.Option(help="process or serial; the numbers are the same.")] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, process or serial; the numbers are the same.")] = None,
     workers: Workers = None,
     folder: Annotated[
         Path | None,
@@ -111,6 +113,7 @@ def run(
     data_dir: DataDir = None,
     sets: Sets = None,
     figures: Annotated[bool, typer.Option(help="Draw the run's figures at the end.")] = True,
+    profile: Annotated[bool, typer.Option("--profile", help="Show at the end where the time went.")] = False,
 ) -> None:
     """Train one method on one data set, into a folder.
 
@@ -132,7 +135,7 @@ def run(
     for assignment in sets or []:
         values = override(values, assignment)
     chosen = make_config(values)
-    _carry_out(chosen, folder or _new_folder(chosen), data_dir, figures=figures)
+    _carry_out(chosen, folder or _new_folder(chosen), data_dir, figures=figures, profile=profile)
 
 
 @app.command(epilog="Example:  fedpac resume runs/fedpac-digits-seed0")
@@ -207,10 +210,14 @@ def _carry_out(
     continuing: bool = False,
     workers: int | None = None,
     result: bool = True,
+    profile: bool = False,
 ) -> None:
     """Run or resume with progress, then show and draw the result."""
+    from fedpac.runs.profile import Profile
     from fedpac.runs.run import resume as resume_run
     from fedpac.runs.run import run as start_run
+
+    gc.freeze()  # what is imported stays: neither this process nor its workers need to look through it for garbage
 
     title = config.make_method().title
     out.print(
@@ -222,15 +229,24 @@ def _carry_out(
         started = (folder / "config.toml").exists()
         return f"continue with: fedpac resume {folder}" if started else "nothing was written"
 
-    with _on_interrupt(how_to_go_on), _Progress(config.run.rounds) as progress:
-        if continuing:
-            summary = resume_run(folder, data_dir, progress.see, workers)
-        else:
-            summary = start_run(config, folder, data_dir, progress.see)
+    with (
+        _on_interrupt(how_to_go_on),
+        _Progress(config.run.rounds) as progress,
+        Profile() if profile else nullcontext() as measured,
+    ):
+
+        def see(report: RoundReport) -> None:
+            progress.see(report)
+            if measured is not None:
+                measured.see(report)
+
+        summary = resume_run(folder, data_dir, see, workers) if continuing else start_run(config, folder, data_dir, see)
     if summary["note"]:
         out.print(f"[yellow]Not the published data: {escape(summary['note'])}[/]")
     if result:
         _show_result(summary)
+    if measured is not None:
+        _show_profile(measured, folder)
     if figures:
         from fedpac.runs.figures import draw_run
         from fedpac.runs.tables import read_run
@@ -337,6 +353,18 @@ def _show_result(summary: dict[str, Any]) -> None:
     out.print(
         f"{summary['seconds']:.1f} s of rounds; {summary['bytes_up'] / 1e6:.1f} MB up and "
         f"{summary['bytes_down'] / 1e6:.1f} MB down, all clients together."
+    )
+
+
+def _show_profile(profile: Profile, folder: Path) -> None:
+    from fedpac.runs.tables import rich_table
+
+    columns = {"what": "where the time went", "seconds": "seconds", "each": "a round", "share": "%"}
+    out.print(rich_table(profile.rows(), columns, left=["what"]))
+    out.print(
+        "The exchange with the workers and the visits to clients are summed over all workers.\n"
+        f"Every round: {profile.write(folder)}",
+        soft_wrap=True,
     )
 
 

@@ -34,7 +34,7 @@ class RunConfig(BaseModel):
     ] = 1.0
     evaluate_every: Annotated[int, Field(ge=1, description="rounds between evaluations; the last round always")] = 5
     checkpoint_every: Annotated[int, Field(ge=1, description="rounds between checkpoints")] = 10
-    engine: Annotated[Literal["process", "serial"], Field(description="where clients are trained")] = "process"
+    engine: Annotated[Literal["auto", "process", "serial"], Field(description="where clients are trained")] = "auto"
     workers: Annotated[int | None, Field(ge=1, le=4096, description="worker processes; one per core if not given")] = (
         None
     )

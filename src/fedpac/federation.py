@@ -12,6 +12,7 @@ from fedpac.methods.base import Method, Which
 from fedpac.randomness import torch_stream
 from fedpac.server import Server
 from fedpac.task import Task
+from fedpac.timing import span
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Federation:
         while self.server.round < self.task.rounds:
             yield self.step()
 
+    @span("server", root=True)
     def step(self) -> RoundReport:
         start = time.perf_counter()
         server, method = self.server, self.method
@@ -94,7 +96,8 @@ class Federation:
             worked += sum(o.seconds for o in rehearsed.values())
 
         replies = {i: o.up for i, o in outcomes.items() if o.up is not None}
-        method.merge(server, replies)
+        with span("merging"):
+            method.merge(server, replies)
 
         if evaluating:
             received = self.engine.map("receive", round, messages(range(self.task.clients)))

@@ -12,6 +12,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedpac.errors import MessageError
+from fedpac.timing import span
 
 Weights: TypeAlias = dict[str, Tensor]
 Part: TypeAlias = Weights | Tensor | float
@@ -97,6 +98,7 @@ class Message(Mapping[str, Part]):
                 numbers[name] = part
         return tensors, numbers
 
+    @span("messages")
     def to_bytes(self) -> bytes:
         tensors, numbers = self._flat()
         empty = [name for name, part in self._parts.items() if isinstance(part, dict) and not part]
@@ -106,6 +108,7 @@ class Message(Mapping[str, Part]):
         return save({k: t.detach().cpu().contiguous().clone() for k, t in sorted(tensors.items())}, metadata)
 
     @classmethod
+    @span("messages")
     def from_bytes(cls, data: bytes) -> "Message":
         try:
             tensors = load(data)

@@ -4,8 +4,10 @@ A method says *what* to train (body, head, all, a module of its own) on *which* 
 gradient. How it is done fast is decided here, once.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TypeAlias, cast
 
 import torch
@@ -16,8 +18,9 @@ from fedpac.client import Client
 from fedpac.data.augment import crop_and_flip
 from fedpac.errors import TrainingError
 from fedpac.message import Weights
-from fedpac.models import Section, load_into, weights_of
+from fedpac.models import Classifier, Section, load_into, weights_of
 from fedpac.randomness import stream_seed
+from fedpac.timing import span
 
 EVALUATION_BATCH = 256  # small enough for the activations to stay in cache
 
@@ -135,40 +138,45 @@ def train(
     momentum = recipe.momentum if momentum is None else momentum
     weight_decay = recipe.weight_decay if weight_decay is None else weight_decay
     model = load_into(client.model if model is None else model, weights)
-    if not _trained(model, part):
+    trained = [p for _, p in _trained(model, part)]
+    if not trained:
         return weights_of(model)  # a body or a head without weights has nothing to learn
     x, y = client.train_set
-    augment = client.data.augment and inputs is None
-    noise, border = client.stream(f"{purpose}/augment"), client.data.train.black() if augment else None
+    augment = None
     if inputs is not None:
         x = inputs
+    elif client.data.augment:
+        noise, border = client.stream(f"{purpose}/augment"), client.data.train.black()
+        augment = partial(crop_and_flip, generator=noise, fill=border)
     if batches is None:
         epochs = recipe.epochs if epochs is None else epochs
         batches = shuffled_batches(len(y), recipe.batch, epochs, client.stream(purpose))
 
-    with _flat(model, part) as (parameters, gradient), torch.random.fork_rng(devices=[]):
+    with (
+        span(f"{'model' if part == 'all' else part} epochs"),
+        _flat(model, trained) as (parameters, gradient),
+        torch.random.fork_rng(devices=[]),
+        torch.no_grad(),
+    ):
         # torch's global stream feeds dropout; naming it makes such models reproducible too
         # (the generator's own method: torch.manual_seed() formats a traceback for every kind of device, which is slow)
         torch.default_generator.manual_seed(stream_seed(client.task.seed, f"{purpose}/torch", client.id, client.round))
-        model.train()
-        norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        velocity = torch.zeros_like(parameters)
+        differentiate = None if augment else _by_formula(model, part, loss, x, y)
+        differentiate = differentiate or _by_autograd(model, loss, x, y, augment, gradient)
+        velocity = torch.zeros_like(parameters) if momentum else gradient
         for index in batches:
-            for norm in norms:
-                norm.train(len(index) > 1)  # one sample has no variance: the running statistics stand in
-            xb = crop_and_flip(x[index], noise, border) if augment else x[index]
-            gradient.zero_()
-            loss(model, Batch(xb, y[index], index)).backward()  # type: ignore[no-untyped-call]
-            with torch.no_grad():
+            differentiate(index)
+            with update:
                 if correction is not None:
                     correction(parameters, gradient)
                 if weight_decay:
                     gradient.add_(parameters, alpha=weight_decay)
-                velocity.mul_(momentum).add_(gradient)
+                if momentum:
+                    velocity.mul_(momentum).add_(gradient)
                 parameters.sub_(velocity, alpha=lr)
                 if after_step is not None:
                     after_step(model)
-        if not parameters.isfinite().all():
+        if not math.isfinite(parameters.norm(math.inf)):
             raise TrainingError(
                 f"client {client.id}, round {client.round}: training diverged, the weights are no longer finite "
                 f"(learning rate {lr}); try a smaller learning rate"
@@ -194,6 +202,7 @@ def in_batches(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.cat([function(part) for part in torch.split(x, EVALUATION_BATCH)])
 
 
+@span("features")
 def features(client: Client, weights: Weights) -> Tensor:
     """f(x) of all training samples of the client, not augmented, with the body in evaluation mode."""
     model = client.with_weights(weights).eval()
@@ -204,11 +213,76 @@ def logits(model: nn.Module, x: Tensor) -> Tensor:
     return in_batches(model.eval(), x)
 
 
+@span("evaluation")
 def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
     """(accuracy, mean cross-entropy) of a module that gives logits or log-probabilities."""
     scores = logits(model, x)
     correct = scores.argmax(dim=1).eq(y).double().mean()
     return float(correct), float(F.cross_entropy(scores.double(), y))
+
+
+# --- the gradient of one batch, in two ways ----------------------------------------------------------------------
+
+forward, backward, both, update = (span(name) for name in ("forward", "backward", "forward and backward", "update"))
+
+Differentiate: TypeAlias = Callable[[Tensor], None]  # the batch's indices: fills the trained parameters' gradients
+
+
+def _by_autograd(
+    model: nn.Module, loss: Loss, x: Tensor, y: Tensor, augment: Callable[[Tensor], Tensor] | None, gradient: Tensor
+) -> Differentiate:
+    """For any model and any loss. `gradient` is all the parameters' gradients, as one vector."""
+    model.train()
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+
+    def differentiate(index: Tensor) -> None:
+        for norm in norms:
+            norm.train(len(index) > 1)  # one sample has no variance: the running statistics stand in
+        xb = x[index] if augment is None else augment(x[index])
+        gradient.zero_()
+        with torch.enable_grad():
+            with forward:
+                value = loss(model, Batch(xb, y[index], index))
+            with backward:
+                value.backward()  # type: ignore[no-untyped-call]
+
+    return differentiate
+
+
+def _by_formula(model: nn.Module, part: Section, loss: Loss, x: Tensor, y: Tensor) -> Differentiate | None:
+    """(softmax - one-hot)' x / B, where one linear layer is trained on x itself by plain cross-entropy; None elsewhere.
+
+    These are the kernels that autograd would call, so the numbers are the same to the last bit; what is saved is the
+    graph, most of the time of so small a step.
+    """
+    if part == "head" and loss is head_cross_entropy:
+        layer = model.head
+    elif loss is cross_entropy and type(model) is Classifier and type(model.body) in (nn.Flatten, nn.Identity):
+        layer, x = model.head, model.body(x)
+    else:
+        return None
+    if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
+        return None  # something of the user's own, or somebody watches
+    weight, bias = layer.weight, layer.bias
+    if not all(p.requires_grad for p in layer.parameters()):
+        return None  # the user has frozen a part of it
+    one_hot = F.one_hot(y, layer.out_features).to(weight.dtype)
+
+    @cache
+    def likelihood_gradient(size: int) -> Tensor:
+        return one_hot / -size
+
+    def differentiate(index: Tensor) -> None:
+        xb = x.index_select(0, index)
+        with both:
+            log_softmax = F.linear(xb, weight, bias).log_softmax(1)
+            wanted = likelihood_gradient(len(index)).index_select(0, index)
+            error = torch._log_softmax_backward_data(wanted, log_softmax, 1, weight.dtype)
+            torch.mm(error.t(), xb, out=weight.grad)
+            if bias is not None:
+                torch.sum(error, 0, out=bias.grad)
+
+    return differentiate
 
 
 # --- one buffer for all parameters -------------------------------------------------------------------------------
@@ -226,9 +300,9 @@ class _flat:  # noqa: N801  (used like a function)
     would make the next one depend on it.
     """
 
-    def __init__(self, model: nn.Module, part: Section) -> None:
-        self.trained = [p for _, p in _trained(model, part)]
-        chosen = {id(p) for p in self.trained}
+    def __init__(self, model: nn.Module, trained: list[nn.Parameter]) -> None:
+        self.trained = trained
+        chosen = {id(p) for p in trained}
         self.frozen = [p for p in model.parameters() if id(p) not in chosen and p.requires_grad]
 
     def __enter__(self) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """Engines that make life hard for a method: clients that finish in odd orders, and clients that share no memory."""
 
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpac.data.clients import ClientData, Part, Pool
-from fedpac.engines import Engine, SerialEngine
+from fedpac.engines import AutoEngine, Engine, SerialEngine
 from fedpac.engines.process import decode_job, decode_outcome, encode_job, encode_outcome
 from fedpac.engines.site import Job, Outcome, Site
 from fedpac.message import Message
@@ -36,6 +37,12 @@ class Shuffled(SerialEngine):
         outcomes = list(super().run(iter(waiting)))
         random.Random(7).shuffle(outcomes)
         return outcomes
+
+
+class Moving(AutoEngine):
+    """The first visits of a kind are made in workers, all others in this process."""
+
+    short = math.inf
 
 
 class Recording(SerialEngine):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from sites import HospitalEngine, Hospitals, Recording, Reversed, Shuffled
+from sites import HospitalEngine, Hospitals, Moving, Recording, Reversed, Shuffled
 
 from fedpac.engines import ProcessEngine, SerialEngine
 from fedpac.errors import ConfigError
@@ -78,8 +78,14 @@ def assert_same(one: Finished, other: Finished) -> None:
 @every_method
 @pytest.mark.parametrize(
     "engine",
-    [partial(ProcessEngine, workers=1), partial(ProcessEngine, workers=2), Reversed, Shuffled],
-    ids=["1 worker", "2 workers", "reversed", "shuffled"],
+    [
+        partial(ProcessEngine, workers=1),
+        partial(ProcessEngine, workers=2),
+        partial(Moving, workers=2),
+        Reversed,
+        Shuffled,
+    ],
+    ids=["1 worker", "2 workers", "first workers, then here", "reversed", "shuffled"],
 )
 def test_every_engine_gives_the_serial_numbers(method, oracle, engine):
     assert_same(run(method, engine=engine), oracle)

@@ -270,7 +270,7 @@ def test_a_checkpoint_of_another_config(unfinished):
 
 def test_other_workers_and_engine_may_continue(unfinished, reference):
     config = (unfinished / "config.toml").read_text()
-    (unfinished / "config.toml").write_text(config.replace('engine = "process"', 'engine = "serial"'))
+    (unfinished / "config.toml").write_text(config.replace('engine = "auto"', 'engine = "serial"'))
     resume(unfinished, workers=1)
     assert (unfinished / "metrics.csv").read_bytes() == (reference / "metrics.csv").read_bytes()
 

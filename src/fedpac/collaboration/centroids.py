@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpac.collaboration.statistics import class_means
+from fedpac.timing import span
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,7 @@ class Centroids:
         return cls(tensors["counts"], tensors["means"])
 
 
+@span("statistics")
 def local_centroids(features: Tensor, labels: Tensor, classes: int) -> Centroids:
     """ĉ_{i,k}, eq. local_proto: the mean feature of every class; added up in float64, kept in the features' dtype."""
     counts, means = class_means(features, labels, classes)

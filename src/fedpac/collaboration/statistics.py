@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedpac.errors import DataError
+from fedpac.timing import span
 
 
 def class_sums(values: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -93,6 +94,7 @@ class FeatureStatistics:
         return cls(tensors["counts"], tensors["means"].double(), tensors["scatter"].double())
 
 
+@span("statistics")
 def feature_statistics(features: Tensor, labels: Tensor, classes: int, covariance: bool = False) -> FeatureStatistics:
     """The statistics of features (n, d) with labels (n) in 0..classes-1; `covariance` keeps all of W, not only tr W."""
     if not len(features):

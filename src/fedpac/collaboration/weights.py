@@ -18,6 +18,7 @@ from torch import Tensor
 from fedpac.collaboration.simplex_qp import Array, solve_simplex_qps
 from fedpac.collaboration.statistics import FeatureStatistics, global_mean
 from fedpac.errors import ConfigError, DataError, TrainingError, unknown
+from fedpac.timing import span
 
 Covariance = Literal["identity", "pooled", "local"]
 COVARIANCES = ("identity", "pooled", "local")
@@ -25,6 +26,7 @@ COVARIANCES = ("identity", "pooled", "local")
 VARIANCE_FLOOR = 1e-9
 
 
+@span("combination weights")
 def combination_weights(
     statistics: Sequence[FeatureStatistics],
     covariance: Covariance = "identity",

@@ -5,11 +5,13 @@ So ten thousand clients cost their indices and no more.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fedpac.data.shift import rotate
+from fedpac.timing import span
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +22,14 @@ class Pool:
     y: Tensor  # int64
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+
+    @cached_property
+    def normalisation(self) -> tuple[Tensor, Tensor] | None:
+        """(factor, subtrahend) of every channel: (x / 255 - mean) / std is x * factor - subtrahend."""
+        if self.mean is None or self.std is None:
+            return None
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        return 1 / (255 * std), mean / std
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +51,16 @@ class Part:
     def class_counts(self, classes: int) -> Tensor:
         return torch.bincount(self.labels(), minlength=classes)
 
+    @span("samples")
     def tensors(self) -> tuple[Tensor, Tensor]:
         """A fresh (x, y): x float32, normalised, contiguous; y int64."""
         x = self.pool.x.index_select(0, self.index)
         if x.dtype == torch.uint8:
             x = x.float()
         x = rotate(x, self.rotate)  # before the normalisation, so that the corners turn black
-        if self.pool.mean is not None and self.pool.std is not None:
-            std = _per_channel(self.pool.std, x)
-            x.mul_(1 / (255 * std)).sub_(_per_channel(self.pool.mean, x) / std)
+        if self.pool.normalisation is not None:
+            factor, subtrahend = self.pool.normalisation
+            x.mul_(factor).sub_(subtrahend)
         return x, self.labels()
 
     def black(self) -> Tensor:
@@ -80,7 +91,3 @@ class Scenario:
     @property
     def standin(self) -> bool:
         return bool(self.note)
-
-
-def _per_channel(values: tuple[float, ...], x: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=x.dtype).view(1, -1, 1, 1)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fedpac.data.clients import ClientData
+from fedpac.engines.auto import AutoEngine
 from fedpac.engines.base import Engine
 from fedpac.engines.process import ProcessEngine
 from fedpac.engines.serial import SerialEngine
@@ -10,9 +11,9 @@ from fedpac.errors import ConfigError, unknown
 from fedpac.methods.base import Method
 from fedpac.task import Task
 
-ENGINES = ("process", "serial")
+ENGINES = ("auto", "process", "serial")
 
-__all__ = ["ENGINES", "Engine", "ProcessEngine", "SerialEngine", "make_engine"]
+__all__ = ["ENGINES", "AutoEngine", "Engine", "ProcessEngine", "SerialEngine", "make_engine"]
 
 
 def make_engine(
@@ -20,6 +21,8 @@ def make_engine(
 ) -> Engine:
     if name == "serial":
         return SerialEngine(task, method, data)
+    if name == "auto":
+        return AutoEngine(task, method, data, workers)
     if name == "process":
         return ProcessEngine(task, method, data, workers)
     raise ConfigError(unknown("engine", name, ENGINES))

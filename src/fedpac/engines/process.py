@@ -1,4 +1,4 @@
-"""The default: one single-threaded worker process per core.
+"""One single-threaded worker process per core.
 
 Workers are forked, so the data pools are shared memory; jobs and outcomes travel as bytes through a pipe. A worker
 remembers nothing between jobs: a client's state travels with its job, so the next free worker takes the next client
@@ -6,6 +6,7 @@ and none waits for another's share to finish.
 """
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 
-from fedpac import errors
+from fedpac import errors, timing
 from fedpac.data.clients import ClientData
 from fedpac.engines.base import Engine
 from fedpac.engines.site import Job, Outcome, Site
@@ -28,6 +29,7 @@ from fedpac.errors import RunError
 from fedpac.message import Message
 from fedpac.methods.base import Method
 from fedpac.task import Task
+from fedpac.timing import span
 
 # Forking shares the data and starts at once. Where it is not safe (macOS, Windows) everything is pickled instead.
 _context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
@@ -46,7 +48,8 @@ class ProcessEngine(Engine):
         for _ in range(count):
             here, there = _context.Pipe()
             ours.append(here)
-            process = _context.Process(target=_work, args=(there, list(ours), task, method, data), daemon=True)
+            arguments = (there, list(ours), timing.clock is not None, task, method, data)
+            process = _context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             there.close()
             self.workers.append((process, here))
@@ -61,16 +64,21 @@ class ProcessEngine(Engine):
                 job = None if failed.is_set() else next(jobs, None)
             return None if job is None else (job.client, encode_job(job))
 
+        @span("exchange", root=True)
         def drive(connection: Connection) -> list[Outcome]:
             outcomes = []
             job = next_job()
             while job is not None:
                 client, parts = job
                 try:
-                    for part in parts:
-                        connection.send_bytes(part)
+                    with span("messages"):
+                        connection.send(parts)
                     job = next_job()  # prepared while the worker is busy
-                    outcomes.append(decode_outcome(*[connection.recv_bytes() for _ in range(3)]))
+                    with span("waiting for the worker"):
+                        answer, spent = connection.recv()
+                    outcomes.append(decode_outcome(*answer))
+                    if timing.clock is not None:
+                        timing.clock.add(spent)
                 except (EOFError, OSError):  # OSError: it ended in the middle of a message
                     failed.set()
                     raise RunError(
@@ -82,7 +90,8 @@ class ProcessEngine(Engine):
                     raise
             return outcomes
 
-        results = list(self.threads.map(drive, [connection for _, connection in self.workers]))
+        with span("waiting for workers"):
+            results = list(self.threads.map(drive, [connection for _, connection in self.workers]))
         return [outcome for outcomes in results for outcome in outcomes]
 
     def close(self) -> None:
@@ -97,23 +106,31 @@ class ProcessEngine(Engine):
 
 
 def _work(
-    connection: Connection, ours: list[Connection], task: Task, method: Method, data: Sequence[ClientData]
+    connection: Connection,
+    ours: list[Connection],
+    measure: bool,
+    task: Task,
+    method: Method,
+    data: Sequence[ClientData],
 ) -> None:
     """A worker's life: read a job, do it, answer, until the pipe closes."""
     for inherited in ours:
         inherited.close()  # else the pipe would stay open after the parent has died
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    gc.freeze()  # what was inherited is the parent's to collect; looking at it would copy its pages
     torch.set_num_threads(1)
+    timing.clock = clock = timing.Clock() if measure else None
     site = Site(task, method, data)
-    with contextlib.suppress(EOFError, OSError):  # the parent has gone, perhaps in the middle of a message
+    # an error of the pipe: the parent has gone, perhaps in the middle of a message
+    with contextlib.suppress(EOFError, OSError), span("clients", root=True):
         while True:
-            parts = [connection.recv_bytes() for _ in range(3)]
+            with span("waiting for the server"):
+                job = connection.recv()
             try:
-                answer = encode_outcome(site.work(decode_job(*parts)))
+                answer = encode_outcome(site.work(decode_job(*job)))
             except Exception as error:
                 answer = [encode_error(error), b"", b""]
-            for part in answer:
-                connection.send_bytes(part)
+            connection.send((answer, clock.take() if clock else {}))
 
 
 # --- jobs and outcomes as bytes: a header in JSON and two messages ------------------------------------------------

@@ -12,6 +12,7 @@ from fedpac.errors import TrainingError
 from fedpac.message import Message
 from fedpac.methods.base import Method
 from fedpac.task import State, Task
+from fedpac.timing import span
 from fedpac.training import evaluate
 
 Kind: TypeAlias = Literal["learn", "learn-and-score", "rehearse", "receive"]
@@ -52,6 +53,7 @@ class Site:
         self.data = data
         self.model = copy.deepcopy(task.model)
 
+    @span("clients", root=True)
     def work(self, job: Job) -> Outcome:
         start = time.perf_counter()
         client = Client(job.client, self.data[job.client], self.task, self.model, job.round, dict(job.state))

@@ -25,6 +25,7 @@ from fedpac.runs.checkpoint import read_checkpoint, write_checkpoint
 from fedpac.runs.store import CHECKPOINT, Row, RunStore
 from fedpac.runs.tables import read_run, summarise
 from fedpac.task import Task
+from fedpac.timing import span
 
 Progress = Callable[[RoundReport], None]
 Stop = Callable[[RoundReport], bool]  # whether to leave the run after this round, for a later resume
@@ -137,9 +138,10 @@ def _execute(
         for report in federation.rounds():
             leaving = stop is not None and stop(report)
             saving = leaving or report.round % config.run.checkpoint_every == 0 or report.round == task.rounds
-            store.append(report, sync=saving)  # first the rows, then the checkpoint that says they are there
-            if saving:
-                write_checkpoint(path, mark, report.round, federation.server.state, engine.states)
+            with span("server", root=True), span("disk"):
+                store.append(report, sync=saving)  # first the rows, then the checkpoint that says they are there
+                if saving:
+                    write_checkpoint(path, mark, report.round, federation.server.state, engine.states)
             if progress is not None:
                 progress(report)
             if leaving and report.round < task.rounds:

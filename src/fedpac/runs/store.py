@@ -113,9 +113,9 @@ class RunStore:
         columns = (*CLIENTS, *(f"class_{k}" for k in range(classes)))
         try:
             with explained(self.path):
-                write_atomically(self.path / "clients.csv", _csv([columns, *clients]).encode())
+                write_atomically(self.path / "clients.csv", csv_lines([columns, *clients]).encode())
                 for name, header in TABLES.items():
-                    write_atomically(self.path / name, _csv([header]).encode())
+                    write_atomically(self.path / name, csv_lines([header]).encode())
                 write_atomically(self.path / "config.toml", config_toml.encode())
         except RunError:
             for name in ("clients.csv", *TABLES):
@@ -140,7 +140,7 @@ class RunStore:
         with explained(self.path):
             for name, lines in rows.items():
                 with (self.path / name).open("a", newline="") as file:
-                    file.write(_csv(lines))
+                    file.write(csv_lines(lines))
                     if sync:
                         file.flush()
                         os.fsync(file.fileno())
@@ -151,7 +151,7 @@ class RunStore:
             path = self.path / name
             with explained(self.path):
                 kept = [line for line in _complete_lines(path) if int(line.split(",", 1)[0]) <= round]
-                write_atomically(path, "".join([_csv([columns]), *kept]).encode())
+                write_atomically(path, "".join([csv_lines([columns]), *kept]).encode())
         if [int(row["round"]) for row in self.rows("rounds.csv")] != list(range(1, round + 1)):
             raise RunError(
                 f"{self.path}: the checkpoint is of round {round}, but rounds.csv does not hold the rounds before it; "
@@ -196,7 +196,7 @@ class RunStore:
         return rows
 
 
-def _csv(rows: Iterable[Row]) -> str:
+def csv_lines(rows: Iterable[Row]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -9,17 +9,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
 
 from fedpac.config import read_config
 from fedpac.errors import ConfigError, RunError
 from fedpac.methods import find_method
 from fedpac.methods.base import Which
 from fedpac.runs.store import RunStore
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Floats: TypeAlias = NDArray[np.float64]
 When: TypeAlias = Literal["final", "best"]
@@ -272,8 +274,10 @@ def notes(runs: Sequence[RunData]) -> list[str]:
 
 def rich_table(
     rows: Sequence[Mapping[str, str]], columns: Mapping[str, str], title: str | None = None, left: Sequence[str] = ()
-) -> Table:
+) -> "Table":
     """For the terminal. Columns named in `left` are text, the others numbers."""
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", header_style="bold", show_edge=False)
     for key, header in columns.items():
         table.add_column(header, justify="left" if key in left else "right", no_wrap=key not in left)
@@ -282,7 +286,7 @@ def rich_table(
     return table
 
 
-def comparison_table(rows: Sequence[Mapping[str, str]]) -> Table:
+def comparison_table(rows: Sequence[Mapping[str, str]]) -> "Table":
     """The rows of `compare` narrow enough for a terminal: the best below the final, what all share in the title."""
     shared = [key for key in ("data", "rounds", "seeds") if len({row[key] for row in rows}) == 1]
     shown = []

@@ -1,0 +1,99 @@
+"""train(): the gradient that is written out is autograd's, to the last bit, and is used only where it is right."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedpac import training
+from fedpac.models import Classifier, weights_of
+from fedpac.training import cross_entropy, features, head_cross_entropy, proximal, train
+from helpers import CLASSES, INPUTS, assert_equal, tiny_data, tiny_model, tiny_task, visit
+
+by_autograd = {  # losses that train() does not know
+    cross_entropy: lambda model, batch: cross_entropy(model, batch),
+    head_cross_entropy: lambda model, batch: head_cross_entropy(model, batch),
+}
+
+
+def linear(bias=True, dtype=torch.float32):
+    torch.manual_seed(5)
+    return Classifier(nn.Flatten(), nn.Linear(INPUTS, CLASSES, bias=bias)).to(dtype)
+
+
+@pytest.fixture
+def formula_used(monkeypatch):
+    """How many trainings went by the formula."""
+    used = []
+    original = training._by_formula
+
+    def counting(*arguments):
+        found = original(*arguments)
+        used.append(found is not None)
+        return found
+
+    monkeypatch.setattr(training, "_by_formula", counting)
+    return lambda: sum(used)
+
+
+def trained(model, loss=cross_entropy, inputs=None, **how):
+    """Weights and features that train() makes of a client with nine samples: two batches of four and one of one."""
+    data = tiny_data()
+    client = visit(tiny_task(len(data), model=model, **how.pop("recipe", {})), data, 3)
+    dtype = next(model.parameters()).dtype
+    z = features(client, weights_of(model)) if inputs == "features" else client.train_set[0].to(dtype)
+    return train(client, weights_of(model), loss=loss, inputs=z, **how)
+
+
+@pytest.mark.parametrize("recipe", [{}, {"momentum": 0.0, "weight_decay": 0.0}, {"batch": 100, "lr": 3.0}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bias", [True, False])
+def test_logistic_regression_by_formula_is_by_autograd(bias, dtype, recipe, formula_used):
+    model = linear(bias, dtype)
+    found = trained(model, recipe=recipe)
+    assert formula_used() == 1
+    assert_equal(found, trained(model, by_autograd[cross_entropy], recipe=recipe))
+    assert formula_used() == 1
+    assert not torch.equal(found["head.weight"], model.head.weight)
+
+
+def test_a_head_on_features_by_formula_is_by_autograd(formula_used):
+    how = {"part": "head", "inputs": "features", "correction": proximal(0.3, torch.ones(24)), "purpose": "head"}
+    found = trained(tiny_model(), head_cross_entropy, **how)
+    assert formula_used() == 1
+    assert_equal(found, trained(tiny_model(), by_autograd[head_cross_entropy], **how))
+
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def hooked(model):
+    model.head.register_forward_hook(lambda module, args, output: 2 * output)
+    return model
+
+
+def frozen(model):
+    model.head.bias.requires_grad_(False)
+    return model
+
+
+class Twice(Classifier):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Classifier(nn.Flatten(), Scaled(INPUTS, CLASSES)),
+        Classifier(nn.Dropout(), nn.Linear(INPUTS, CLASSES)),
+        Twice(nn.Flatten(), nn.Linear(INPUTS, CLASSES)),
+        hooked(linear()),
+        frozen(linear()),
+    ],
+    ids=["own layer", "dropout", "own forward", "hook", "frozen"],
+)
+def test_anything_else_goes_by_autograd(model, formula_used):
+    assert_equal(trained(model), trained(model, by_autograd[cross_entropy]))
+    assert formula_used() == 0
