@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedpac.backprop import Gradient, gradient_of
 from fedpac.client import Client
 from fedpac.data.augment import crop_and_flip
 from fedpac.errors import TrainingError
@@ -45,24 +46,30 @@ def head_cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(cast(nn.Module, model.head)(batch.x), batch.y)
 
 
-def aligned_cross_entropy(strength: float, targets: Tensor) -> Loss:
+class aligned_cross_entropy:  # noqa: N801  (used like a function)
     """Cross-entropy + strength * mean over batch and dimensions of (f(x) - target_y)^2: eq. (local_reg_f) of FedPAC.
 
     A row of `targets` that is not finite stands for "no target": that class is not aligned.
     """
-    known = targets.isfinite().all(dim=1)
-    targets = torch.where(known[:, None], targets, torch.zeros_like(targets))
-    everything_known = bool(known.all())
 
-    def loss(model: nn.Module, batch: Batch) -> Tensor:
+    def __init__(self, strength: float, targets: Tensor) -> None:
+        known = targets.isfinite().all(dim=1)
+        self.strength = strength
+        self.targets = torch.where(known[:, None], targets, torch.zeros_like(targets))
+        self.known = None if bool(known.all()) else known
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         z = cast(nn.Module, model.body)(batch.x)
         classification = F.cross_entropy(cast(nn.Module, model.head)(z), batch.y)
-        gap = (z - targets[batch.y]).square()
-        if not everything_known:
-            gap = gap * known[batch.y, None]
-        return cast(Tensor, classification + strength * gap.mean())
+        return classification + self.strength * self.gap(z, batch.y).square().mean()
 
-    return loss
+    def gap(self, z: Tensor, y: Tensor) -> Tensor:
+        gap = z - self.targets.index_select(0, y)
+        return gap if self.known is None else gap * self.known[y, None]
+
+    def pull(self, z: Tensor, y: Tensor) -> Tensor:
+        """The gradient of the second term by the features."""
+        return self.gap(z, y).mul_(2 * self.strength / z.numel())
 
 
 def weighted_cross_entropy(weights: Tensor) -> Loss:
@@ -153,12 +160,18 @@ def train(
         model.train()
         norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         velocity = torch.zeros_like(parameters)
+        by_hand = _by_hand(model, loss)
         for index in batches:
             for norm in norms:
                 norm.train(len(index) > 1)  # one sample has no variance: the running statistics stand in
-            xb = crop_and_flip(x[index], noise, border) if augment else x[index]
-            gradient.zero_()
-            loss(model, Batch(xb, y[index], index)).backward()  # type: ignore[no-untyped-call]
+            xb, yb = x.index_select(0, index), y.index_select(0, index)
+            if augment:
+                xb = crop_and_flip(xb, noise, border)
+            if by_hand is not None:
+                by_hand(xb, yb)
+            else:
+                gradient.zero_()
+                loss(model, Batch(xb, yb, index)).backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 if correction is not None:
                     correction(parameters, gradient)
@@ -168,12 +181,21 @@ def train(
                 parameters.sub_(velocity, alpha=lr)
                 if after_step is not None:
                     after_step(model)
-        if not parameters.isfinite().all():
+        if not torch.stack(parameters.aminmax()).isfinite().all():  # one pass; both are NaN if anything is
             raise TrainingError(
                 f"client {client.id}, round {client.round}: training diverged, the weights are no longer finite "
                 f"(learning rate {lr}); try a smaller learning rate"
             )
     return weights_of(model)
+
+
+def _by_hand(model: nn.Module, loss: Loss) -> Gradient | None:
+    """The gradient of this loss without autograd, where it is known."""
+    if isinstance(loss, aligned_cross_entropy):
+        return gradient_of(model, pull=loss.pull)
+    if loss is cross_entropy or loss is head_cross_entropy:
+        return gradient_of(model, on_features=loss is head_cross_entropy)
+    return None
 
 
 def shuffled_batches(n: int, batch: int, epochs: int, order: torch.Generator) -> Iterator[Tensor]:

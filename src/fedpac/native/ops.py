@@ -125,6 +125,16 @@ def _empty_outputs(x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Ten
     return y.permute(0, 3, 1, 2), torch.empty_like(y, dtype=torch.uint8)
 
 
+def run_forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, negative_slope: float
+) -> tuple[Tensor, Tensor]:
+    """The result and what the backward pass must know of it, without autograd."""
+    if not _supported(x, weight, bias, padding):
+        _composed(x, weight, bias, padding, negative_slope)  # torch knows best what is wrong with the operands
+        raise TypeError(f"the native convolution does not take {x.dtype} on {x.device}")
+    return _forward(x, weight, bias, padding, negative_slope)
+
+
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, negative_slope: float
 ) -> tuple[Tensor, Tensor]:
@@ -138,9 +148,14 @@ def _forward(
     return y, code
 
 
-def _empty_gradients(x: Tensor, weight: Tensor, needed: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+def empty_input_gradient(x: Tensor) -> Tensor:
+    """Where run_backward can leave dx: channels-last memory."""
     batch, channels, height, width = x.shape
-    dx = x.new_empty((batch, height, width, channels) if needed[0] else (0, 0, 0, 0)).permute(0, 3, 1, 2)
+    return x.new_empty((batch, height, width, channels)).permute(0, 3, 1, 2)
+
+
+def _empty_gradients(x: Tensor, weight: Tensor, needed: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+    dx = empty_input_gradient(x if needed[0] else x.new_empty((0, 0, 0, 0)))
     return dx, weight.new_empty(weight.shape if needed[1] else 0), weight.new_empty(weight.shape[0] if needed[2] else 0)
 
 
@@ -148,13 +163,24 @@ def _backward(
     grad: Tensor, x: Tensor, weight: Tensor, code: Tensor, padding: int, negative_slope: float, needed: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
     gradients = _empty_gradients(x, weight, needed)
+    run_backward(
+        grad, x, weight, code, padding, negative_slope,
+        tuple(g if n else None for g, n in zip(gradients, needed, strict=True)),
+    )  # fmt: skip
+    return gradients
+
+
+def run_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, code: Tensor, padding: int, negative_slope: float,
+    out: tuple[Tensor | None, ...],
+) -> None:  # fmt: skip
+    """Leaves the gradients in the three of `out`, each of which may be None: dx channels-last, dw and db contiguous."""
     weight = weight.contiguous()
     _call(
         "backward", x.dtype, _shape(x, weight, padding), x.data_ptr(), _strides(x), weight.data_ptr(), grad.data_ptr(),
         _strides(grad), code.data_ptr(), negative_slope,
-        *(g.data_ptr() if n else None for g, n in zip(gradients, needed, strict=True)),
+        *map(_pointer, out),
     )  # fmt: skip
-    return gradients
 
 
 _operators: Any = torch.library.Library("fedpac", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -217,10 +243,14 @@ class FusedConvPool(nn.Conv2d):
         if not _fusible(self):
             raise ValueError(f"only a plain convolution with kernel size in {KERNELS} can be fused: {self}")
 
+    @property
+    def margin(self) -> int:
+        """The padding on each side."""
+        assert isinstance(self.padding[0], int)
+        return self.padding[0]
+
     def forward(self, x: Tensor) -> Tensor:
-        padding = self.padding[0]
-        assert isinstance(padding, int)
-        return conv_pool_act(x, self.weight, self.bias, padding, self.negative_slope)
+        return conv_pool_act(x, self.weight, self.bias, self.margin, self.negative_slope)
 
     def extra_repr(self) -> str:
         plain: str = super().extra_repr()  # type: ignore[no-untyped-call]
@@ -258,7 +288,8 @@ def _slope(activation: nn.Module) -> float | None:
     return None
 
 
-def _hooked(module: nn.Module) -> bool:
+def hooked(module: nn.Module) -> bool:
+    """Whether somebody watches what passes through the module."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
@@ -278,7 +309,7 @@ def accelerate(module: nn.Module) -> nn.Module:
             slope = _slope(activation)
             if type(conv) is not nn.Conv2d or not _fusible(conv) or not _halves(pool) or slope is None:
                 continue
-            if _hooked(conv) or _hooked(pool) or _hooked(activation):
+            if hooked(conv) or hooked(pool) or hooked(activation):
                 continue  # somebody watches the parts
             sequence[i], sequence[i + 1], sequence[i + 2] = _fused(conv, slope), nn.Identity(), nn.Identity()
     return module
