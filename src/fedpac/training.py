@@ -18,6 +18,7 @@ from fedpac.data.augment import crop_and_flip
 from fedpac.errors import TrainingError
 from fedpac.message import Weights
 from fedpac.models import Section, load_into, weights_of
+from fedpac.native import sgd_step
 from fedpac.randomness import stream_seed
 
 EVALUATION_BATCH = 256  # small enough for the activations to stay in cache
@@ -159,7 +160,7 @@ def train(
         torch.default_generator.manual_seed(stream_seed(client.task.seed, f"{purpose}/torch", client.id, client.round))
         model.train()
         norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        velocity = torch.zeros_like(parameters)
+        velocity = torch.zeros_like(parameters) if momentum else None
         by_hand = _by_hand(model, loss)
         for index in batches:
             for norm in norms:
@@ -175,10 +176,7 @@ def train(
             with torch.no_grad():
                 if correction is not None:
                     correction(parameters, gradient)
-                if weight_decay:
-                    gradient.add_(parameters, alpha=weight_decay)
-                velocity.mul_(momentum).add_(gradient)
-                parameters.sub_(velocity, alpha=lr)
+                sgd_step(parameters, gradient, velocity, lr, momentum, weight_decay)
                 if after_step is not None:
                     after_step(model)
         if not torch.stack(parameters.aminmax()).isfinite().all():  # one pass; both are NaN if anything is

@@ -234,6 +234,39 @@ class _ConvPoolAct(torch.autograd.Function):
 _differentiable = cast(Callable[..., Tensor], _ConvPoolAct.apply)
 
 
+def sgd_step(
+    parameters: Tensor, gradient: Tensor, velocity: Tensor | None, lr: float, momentum: float, weight_decay: float
+) -> None:
+    """v <- momentum v + gradient + weight_decay parameters; parameters <- parameters - lr v, all in place.
+
+    Without momentum no velocity is needed. The gradient may or may not have been changed afterwards.
+    """
+    vectors = [v for v in (parameters, gradient, velocity) if v is not None]
+    if parameters.dtype in _SUFFIX and all(_flat_like(parameters, v) for v in vectors) and library() is not None:
+        pointers = (parameters.data_ptr(), gradient.data_ptr(), _pointer(velocity))
+        _sgd(parameters.dtype)(parameters.numel(), *pointers, lr, momentum, weight_decay)
+        return
+    if weight_decay:
+        gradient.add_(parameters, alpha=weight_decay)
+    if velocity is not None:
+        gradient = velocity.mul_(momentum).add_(gradient)
+    parameters.sub_(gradient, alpha=lr)
+
+
+def _flat_like(a: Tensor, b: Tensor) -> bool:
+    return b.dtype == a.dtype and b.shape == a.shape and b.device.type == "cpu" and b.is_contiguous()
+
+
+@functools.cache
+def _sgd(dtype: torch.dtype) -> Callable[..., None]:
+    native = library()
+    assert native is not None
+    function = native[f"fedpac_sgd_{_SUFFIX[dtype]}"]
+    function.argtypes = [ctypes.c_int64] + [ctypes.c_void_p] * 3 + [ctypes.c_double] * 3
+    function.restype = None
+    return function
+
+
 class FusedConvPool(nn.Conv2d):
     """A Conv2d followed by a 2x2 max-pool and a leaky ReLU (slope 0: ReLU), with the parameters of the Conv2d."""
 
