@@ -10,7 +10,7 @@ from benchmarks.networks import two_conv_cnn
 from fedpac.config import make_config
 from fedpac.data.clients import Scenario
 from fedpac.data.scenario import build
-from fedpac.models import build_model
+from fedpac.models import Classifier, build_model
 from fedpac.task import Recipe, Task
 
 SEED = 0
@@ -67,7 +67,8 @@ def federation_parts(workload: Workload) -> tuple[Scenario, Task]:
     network: nn.Module
     if workload.network == "two-conv":
         torch.manual_seed(SEED)
-        network = two_conv_cnn(scenario.classes)
+        plain = two_conv_cnn(scenario.classes)
+        network = Classifier(plain.body, plain.head)
     else:
         network = build_model(workload.network, scenario.shape, scenario.classes, SEED)
     task = Task(network, scenario.classes, config.training, SEED, len(scenario.clients), ENDLESS)

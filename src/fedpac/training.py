@@ -7,18 +7,20 @@ gradient. How it is done fast is decided here, once.
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedpac.backprop import Gradient, backward, forward, gradient_of
 from fedpac.client import Client
 from fedpac.data.augment import crop_and_flip
 from fedpac.errors import TrainingError
 from fedpac.message import Weights
-from fedpac.models import Classifier, Section, load_into, weights_of
+from fedpac.models import Section, load_into, weights_of
+from fedpac.native import sgd_step
 from fedpac.randomness import stream_seed
 from fedpac.timing import span
 
@@ -48,24 +50,30 @@ def head_cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(cast(nn.Module, model.head)(batch.x), batch.y)
 
 
-def aligned_cross_entropy(strength: float, targets: Tensor) -> Loss:
+class aligned_cross_entropy:  # noqa: N801  (used like a function)
     """Cross-entropy + strength * mean over batch and dimensions of (f(x) - target_y)^2: eq. (local_reg_f) of FedPAC.
 
     A row of `targets` that is not finite stands for "no target": that class is not aligned.
     """
-    known = targets.isfinite().all(dim=1)
-    targets = torch.where(known[:, None], targets, torch.zeros_like(targets))
-    everything_known = bool(known.all())
 
-    def loss(model: nn.Module, batch: Batch) -> Tensor:
+    def __init__(self, strength: float, targets: Tensor) -> None:
+        known = targets.isfinite().all(dim=1)
+        self.strength = strength
+        self.targets = torch.where(known[:, None], targets, torch.zeros_like(targets))
+        self.known = None if bool(known.all()) else known
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         z = cast(nn.Module, model.body)(batch.x)
         classification = F.cross_entropy(cast(nn.Module, model.head)(z), batch.y)
-        gap = (z - targets[batch.y]).square()
-        if not everything_known:
-            gap = gap * known[batch.y, None]
-        return cast(Tensor, classification + strength * gap.mean())
+        return classification + self.strength * self.gap(z, batch.y).square().mean()
 
-    return loss
+    def gap(self, z: Tensor, y: Tensor) -> Tensor:
+        gap = z - self.targets.index_select(0, y)
+        return gap if self.known is None else gap * self.known[y, None]
+
+    def pull(self, z: Tensor, y: Tensor) -> Tensor:
+        """The gradient of the second term by the features."""
+        return self.gap(z, y).mul_(2 * self.strength / z.numel())
 
 
 def weighted_cross_entropy(weights: Tensor) -> Loss:
@@ -138,8 +146,7 @@ def train(
     momentum = recipe.momentum if momentum is None else momentum
     weight_decay = recipe.weight_decay if weight_decay is None else weight_decay
     model = load_into(client.model if model is None else model, weights)
-    trained = [p for _, p in _trained(model, part)]
-    if not trained:
+    if not _trained(model, part):
         return weights_of(model)  # a body or a head without weights has nothing to learn
     x, y = client.train_set
     augment = None
@@ -154,26 +161,32 @@ def train(
 
     with (
         span(f"{'model' if part == 'all' else part} epochs"),
-        _flat(model, trained) as (parameters, gradient),
+        _flat(model, part) as (parameters, gradient),
         torch.random.fork_rng(devices=[]),
         torch.no_grad(),
     ):
         # torch's global stream feeds dropout; naming it makes such models reproducible too
         # (the generator's own method: torch.manual_seed() formats a traceback for every kind of device, which is slow)
         torch.default_generator.manual_seed(stream_seed(client.task.seed, f"{purpose}/torch", client.id, client.round))
-        differentiate = None if augment else _by_formula(model, part, loss, x, y)
-        differentiate = differentiate or _by_autograd(model, loss, x, y, augment, gradient)
-        velocity = torch.zeros_like(parameters) if momentum else gradient
+        model.train()
+        norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        by_hand = _by_hand(model, loss)
+        velocity = torch.zeros_like(parameters) if momentum else None
         for index in batches:
-            differentiate(index)
+            for norm in norms:
+                norm.train(len(index) > 1)  # one sample has no variance: the running statistics stand in
+            xb, yb = x.index_select(0, index), y.index_select(0, index)
+            if augment is not None:
+                xb = augment(xb)
+            if by_hand is not None:
+                by_hand(xb, yb)
+            else:
+                gradient.zero_()
+                _by_autograd(model, loss, Batch(xb, yb, index))
             with update:
                 if correction is not None:
                     correction(parameters, gradient)
-                if weight_decay:
-                    gradient.add_(parameters, alpha=weight_decay)
-                if momentum:
-                    velocity.mul_(momentum).add_(gradient)
-                parameters.sub_(velocity, alpha=lr)
+                sgd_step(parameters, gradient, velocity, lr, momentum, weight_decay)
                 if after_step is not None:
                     after_step(model)
         if not math.isfinite(parameters.norm(math.inf)):
@@ -182,6 +195,27 @@ def train(
                 f"(learning rate {lr}); try a smaller learning rate"
             )
     return weights_of(model)
+
+
+update = span("update")
+
+
+def _by_hand(model: nn.Module, loss: Loss) -> Gradient | None:
+    """The gradient of this loss without autograd, where it is known."""
+    if isinstance(loss, aligned_cross_entropy):
+        return gradient_of(model, pull=loss.pull)
+    if loss is cross_entropy or loss is head_cross_entropy:
+        return gradient_of(model, on_features=loss is head_cross_entropy)
+    return None
+
+
+def _by_autograd(model: nn.Module, loss: Loss, batch: Batch) -> None:
+    """For any model and any loss: adds to the parameters' gradients."""
+    with torch.enable_grad():
+        with forward:
+            value = loss(model, batch)
+        with backward:
+            value.backward()  # type: ignore[no-untyped-call]
 
 
 def shuffled_batches(n: int, batch: int, epochs: int, order: torch.Generator) -> Iterator[Tensor]:
@@ -221,70 +255,6 @@ def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
     return float(correct), float(F.cross_entropy(scores.double(), y))
 
 
-# --- the gradient of one batch, in two ways ----------------------------------------------------------------------
-
-forward, backward, both, update = (span(name) for name in ("forward", "backward", "forward and backward", "update"))
-
-Differentiate: TypeAlias = Callable[[Tensor], None]  # the batch's indices: fills the trained parameters' gradients
-
-
-def _by_autograd(
-    model: nn.Module, loss: Loss, x: Tensor, y: Tensor, augment: Callable[[Tensor], Tensor] | None, gradient: Tensor
-) -> Differentiate:
-    """For any model and any loss. `gradient` is all the parameters' gradients, as one vector."""
-    model.train()
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-
-    def differentiate(index: Tensor) -> None:
-        for norm in norms:
-            norm.train(len(index) > 1)  # one sample has no variance: the running statistics stand in
-        xb = x[index] if augment is None else augment(x[index])
-        gradient.zero_()
-        with torch.enable_grad():
-            with forward:
-                value = loss(model, Batch(xb, y[index], index))
-            with backward:
-                value.backward()  # type: ignore[no-untyped-call]
-
-    return differentiate
-
-
-def _by_formula(model: nn.Module, part: Section, loss: Loss, x: Tensor, y: Tensor) -> Differentiate | None:
-    """(softmax - one-hot)' x / B, where one linear layer is trained on x itself by plain cross-entropy; None elsewhere.
-
-    These are the kernels that autograd would call, so the numbers are the same to the last bit; what is saved is the
-    graph, most of the time of so small a step.
-    """
-    if part == "head" and loss is head_cross_entropy:
-        layer = model.head
-    elif loss is cross_entropy and type(model) is Classifier and type(model.body) in (nn.Flatten, nn.Identity):
-        layer, x = model.head, model.body(x)
-    else:
-        return None
-    if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
-        return None  # something of the user's own, or somebody watches
-    weight, bias = layer.weight, layer.bias
-    if not all(p.requires_grad for p in layer.parameters()):
-        return None  # the user has frozen a part of it
-    one_hot = F.one_hot(y, layer.out_features).to(weight.dtype)
-
-    @cache
-    def likelihood_gradient(size: int) -> Tensor:
-        return one_hot / -size
-
-    def differentiate(index: Tensor) -> None:
-        xb = x.index_select(0, index)
-        with both:
-            log_softmax = F.linear(xb, weight, bias).log_softmax(1)
-            wanted = likelihood_gradient(len(index)).index_select(0, index)
-            error = torch._log_softmax_backward_data(wanted, log_softmax, 1, weight.dtype)
-            torch.mm(error.t(), xb, out=weight.grad)
-            if bias is not None:
-                torch.sum(error, 0, out=bias.grad)
-
-    return differentiate
-
-
 # --- one buffer for all parameters -------------------------------------------------------------------------------
 
 
@@ -300,9 +270,9 @@ class _flat:  # noqa: N801  (used like a function)
     would make the next one depend on it.
     """
 
-    def __init__(self, model: nn.Module, trained: list[nn.Parameter]) -> None:
-        self.trained = trained
-        chosen = {id(p) for p in trained}
+    def __init__(self, model: nn.Module, part: Section) -> None:
+        self.trained = [p for _, p in _trained(model, part)]
+        chosen = {id(p) for p in self.trained}
         self.frozen = [p for p in model.parameters() if id(p) not in chosen and p.requires_grad]
 
     def __enter__(self) -> tuple[Tensor, Tensor]:

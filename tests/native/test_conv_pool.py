@@ -27,6 +27,8 @@ SHAPES = [
     (3, 9, 20, 5, 13, 3, 1),
     (0, 3, 4, 8, 8, 3, 1),
     (2, 2, 5, 6, 40, 5, 7),
+    (7, 8, 16, 6, 6, 3, 1),  # several images at a time, and not all groups of one size
+    (2, 32, 40, 30, 30, 3, 0),  # an image in bands, and dx without a border
 ]
 
 

@@ -41,8 +41,12 @@ template <class T> inline Vec<T> load(const T* p) {
 }
 template <class T> inline void store(T* p, Vec<T> v) { memcpy(p, &v, sizeof v); }
 
+// Before a loop over an array of sums: unrolled early enough for the array to live in registers and never in memory.
+#define UNROLLED _Pragma("GCC unroll 16")
+
 inline index_t divide_up(index_t a, index_t b) { return (a + b - 1) / b; }
 inline index_t smaller(index_t a, index_t b) { return a < b ? a : b; }
+inline index_t larger(index_t a, index_t b) { return a > b ? a : b; }
 
 // Zeroed, cache-line aligned memory; null when there is none.
 template <class T> struct Buffer {
@@ -104,17 +108,17 @@ constexpr int PANEL = 2;
 template <class T, int COLS, int VECS>
 void conv_block(const Geometry& s, const T* x, const T* weight, const T* bias, T* out, index_t out_stride) {
     Vec<T> sum[COLS][VECS];
-    for (int c = 0; c < COLS; ++c)
-        for (int v = 0; v < VECS; ++v) sum[c][v] = load(bias + v * WIDTH<T>);
+    UNROLLED for (int c = 0; c < COLS; ++c)
+        UNROLLED for (int v = 0; v < VECS; ++v) sum[c][v] = load(bias + v * WIDTH<T>);
     for (index_t i = 0; i < s.kernel; ++i, x += s.row)
         for (index_t t = 0; t < s.taps; ++t, weight += VECS * WIDTH<T>) {
             Vec<T> w[VECS];
-            for (int v = 0; v < VECS; ++v) w[v] = load(weight + v * WIDTH<T>);
-            for (int c = 0; c < COLS; ++c)
-                for (int v = 0; v < VECS; ++v) sum[c][v] += x[c * s.in_channels + t] * w[v];
+            UNROLLED for (int v = 0; v < VECS; ++v) w[v] = load(weight + v * WIDTH<T>);
+            UNROLLED for (int c = 0; c < COLS; ++c)
+                UNROLLED for (int v = 0; v < VECS; ++v) sum[c][v] += x[c * s.in_channels + t] * w[v];
         }
-    for (int c = 0; c < COLS; ++c)
-        for (int v = 0; v < VECS; ++v) store(out + c * out_stride + v * WIDTH<T>, sum[c][v]);
+    UNROLLED for (int c = 0; c < COLS; ++c)
+        UNROLLED for (int v = 0; v < VECS; ++v) store(out + c * out_stride + v * WIDTH<T>, sum[c][v]);
 }
 
 template <class T, int COLS>
@@ -208,13 +212,13 @@ template <class T, int ROWS, int VECS>
 void weight_block(const T* image, index_t row, const T* grad, const int32_t* place, index_t windows, index_t step,
                   T* dw, index_t dw_row) {
     Vec<T> sum[ROWS][VECS];
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < VECS; ++v) sum[r][v] = Vec<T>{};
+    UNROLLED for (int r = 0; r < ROWS; ++r)
+        UNROLLED for (int v = 0; v < VECS; ++v) sum[r][v] = Vec<T>{};
     for (index_t i = 0; i < windows; ++i, grad += step, place += step)
-        for (int r = 0; r < ROWS; ++r)
-            for (int v = 0; v < VECS; ++v) sum[r][v] += *grad * load(image + *place + r * row + v * WIDTH<T>);
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < VECS; ++v) {
+        UNROLLED for (int r = 0; r < ROWS; ++r)
+            UNROLLED for (int v = 0; v < VECS; ++v) sum[r][v] += *grad * load(image + *place + r * row + v * WIDTH<T>);
+    UNROLLED for (int r = 0; r < ROWS; ++r)
+        UNROLLED for (int v = 0; v < VECS; ++v) {
             T* to = dw + r * dw_row + v * WIDTH<T>;
             store(to, load(to) + sum[r][v]);
         }
@@ -232,9 +236,9 @@ void weight_rows(index_t vecs, index_t rows, const T* image, index_t row, const 
     weight_block<T, 1, VECS>(image, row, grad, place, windows, step, dw, dw_row);
 }
 
-// Adds one image's share to dw, which is [output channel][kernel row][vectors of taps].
+// Adds the share of some windows to dw, which is [output channel][kernel row][vectors of taps].
 template <class T, int K>
-void weight_gradient(const Geometry& s, const T* image, const T* grad, const int32_t* place, T* dw) {
+void weight_gradient(const Geometry& s, const T* image, const T* grad, const int32_t* place, index_t windows, T* dw) {
     const index_t vecs = divide_up(s.taps, WIDTH<T>), chunks = divide_up(vecs, SUMS);
     const index_t rows = K * vecs <= SUMS ? K : 1, dw_row = vecs * WIDTH<T>;
     for (index_t o = 0; o < s.out_channels; ++o)
@@ -242,26 +246,28 @@ void weight_gradient(const Geometry& s, const T* image, const T* grad, const int
             for (index_t b = 0; b < chunks; ++b) {
                 const index_t from = b * vecs / chunks, to = (b + 1) * vecs / chunks;
                 weight_rows<T, K, SUMS>(to - from, rows, image + r * s.row + from * WIDTH<T>, s.row, grad + o,
-                                        place + o, s.windows(), s.out_channels,
+                                        place + o, windows, s.out_channels,
                                         dw + (o * K + r) * dw_row + from * WIDTH<T>, dw_row);
             }
 }
 
-// The gradient before the activation, channels-last, and the winners' places in the padded image.
+// The gradient before the activation, channels-last, its sum over the windows, and the winners' places in the padded
+// image, counted from `origin`.
 template <class T>
-void winners(const Geometry& s, const T* grad, const index_t* stride, const uint8_t* code, T slope, T* __restrict out,
-             int32_t* __restrict place) {
+void winners(const Geometry& s, const T* grad, const index_t* stride, const uint8_t* code, T slope, index_t origin,
+             T* __restrict out, int32_t* __restrict place, T* __restrict sum) {
     const int32_t row = int32_t(s.row), channels = int32_t(s.in_channels);
     for (index_t i = 0; i < s.pooled_height; ++i)
         for (index_t j = 0; j < s.pooled_width; ++j, code += s.out_channels, out += s.out_channels,
                      place += s.out_channels) {
             const T* from = grad + i * stride[2] + j * stride[3];
-            const int32_t corner = int32_t(2 * i * s.row + 2 * j * s.in_channels);
+            const int32_t corner = int32_t(origin + 2 * i * s.row + 2 * j * s.in_channels);
             for (index_t o = 0; o < s.out_channels; ++o) {
                 const int32_t mark = code[o];
                 const T g = from[o * stride[1]];
                 out[o] = mark & 4 ? g : g * slope;
                 place[o] = corner + (mark >> 1 & 1) * row + (mark & 1) * channels;
+                sum[o] += out[o];
             }
         }
 }
@@ -277,15 +283,18 @@ template <class T> struct Share {
 template <class T, int K, int VECS>
 void input_block(const Share<T>* share, index_t count, const T* weight, T* dx, index_t pixel) {
     Vec<T> sum[K + 1][VECS];
-    for (int j = 0; j <= K; ++j)
-        for (int v = 0; v < VECS; ++v) sum[j][v] = load(dx + j * pixel + v * WIDTH<T>);
+    UNROLLED for (int j = 0; j <= K; ++j)
+        UNROLLED for (int v = 0; v < VECS; ++v) sum[j][v] = Vec<T>{};
     for (index_t i = 0; i < count; ++i) {
         const T* w = weight + share[i].weight;
-        for (int j = 0; j <= K; ++j)
-            for (int v = 0; v < VECS; ++v) sum[j][v] += share[i].grad * load(w + (j * VECS + v) * WIDTH<T>);
+        UNROLLED for (int j = 0; j <= K; ++j)
+            UNROLLED for (int v = 0; v < VECS; ++v) sum[j][v] += share[i].grad * load(w + (j * VECS + v) * WIDTH<T>);
     }
-    for (int j = 0; j <= K; ++j)
-        for (int v = 0; v < VECS; ++v) store(dx + j * pixel + v * WIDTH<T>, sum[j][v]);
+    UNROLLED for (int j = 0; j <= K; ++j)
+        UNROLLED for (int v = 0; v < VECS; ++v) {  // added last: no window waits for the sums of the one before it
+            T* to = dx + j * pixel + v * WIDTH<T>;
+            store(to, load(to) + sum[j][v]);
+        }
 }
 
 // Weights for the input gradient, for VECS vectors of input channels: [output channel][kernel row][zero, columns].
@@ -333,16 +342,33 @@ template <class T, int K, int VECS> struct InputWeights {
     }
 };
 
+// How much to take at a time for the weight gradient, so that operands stay in a small first-level cache: several
+// images, or one image in several bands of windows.
+template <class T> struct Portion {
+    index_t images, bands;
+    explicit Portion(const Geometry& s) {
+        constexpr index_t near = 28 * 1024;
+        const index_t row = s.row * index_t(sizeof(T)), entry = index_t(sizeof(T) + sizeof(int32_t));
+        const index_t pooled_row = 2 * row + s.pooled_width * s.out_channels * entry, rest = (s.kernel - 1) * row;
+        bands = divide_up(s.pooled_height, larger(1, (near - rest) / pooled_row));
+        images = bands > 1 ? 1 : smaller(s.batch, larger(1, near / (s.pooled_height * pooled_row + rest)));
+    }
+};
+
 template <class T, int K, int VECS>
 int backward(const Geometry& s, const T* x, const index_t* stride, const T* weight, const T* grad,
              const index_t* grad_stride, const uint8_t* code, T slope, T* dx, T* dw, T* db) {
     using Weights = InputWeights<T, K, VECS>;
-    const index_t channels = s.out_channels, entries = s.windows() * channels;
+    const index_t channels = s.out_channels, entries = s.windows() * channels, size = s.padded_height * s.row;
     const index_t dw_row = divide_up(s.taps, WIDTH<T>) * WIDTH<T>;
     const index_t panels = dx ? divide_up(s.in_channels, Weights::pixel) : 0, pixel = panels * Weights::pixel;
-    Buffer<T> image(s.padded_height * s.row + WIDTH<T>), dense(entries), dw_sum(dw ? channels * K * dw_row : 0);
-    Buffer<T> packed(panels * Weights::size(s)), dx_sum(s.padded_height * s.padded_width * pixel), db_part(channels);
-    Buffer<int32_t> place(entries), upper(s.windows());
+    const Portion<T> portion(s);
+    const index_t images = portion.images;
+    const bool direct = s.padding == 0 && pixel == s.in_channels;  // dx can be summed up where it belongs
+    const index_t line = s.padded_width * pixel, dx_size = direct ? 0 : s.padded_height * line;
+    Buffer<T> image(images * size + WIDTH<T>), dense(images * entries), dw_sum(dw ? channels * K * dw_row : 0);
+    Buffer<T> packed(panels * Weights::size(s)), dx_sum(dx_size), db_part(channels);
+    Buffer<int32_t> place(images * entries), upper(s.windows());
     Buffer<Share<T>> share(dx ? entries : 0);
     if (!image.data || !dense.data || !dw_sum.data || !packed.data || !dx_sum.data || !db_part.data || !place.data ||
         !upper.data || !share.data)
@@ -351,29 +377,38 @@ int backward(const Geometry& s, const T* x, const index_t* stride, const T* weig
         Weights::pack(s, weight, p * Weights::pixel, packed.data + p * Weights::size(s));
     if (db) memset(db, 0, channels * sizeof(T));
 
-    for (index_t n = 0; n < s.batch; ++n, code += entries) {
-        winners(s, grad + n * grad_stride[0], grad_stride, code, slope, dense.data, place.data);
-        if (db) {  // image by image, for the sake of rounding
-            memset(db_part.data, 0, channels * sizeof(T));
-            for (index_t p = 0; p < s.windows(); ++p)
-                for (index_t o = 0; o < channels; ++o) db_part.data[o] += dense.data[p * channels + o];
-            for (index_t o = 0; o < channels; ++o) db[o] += db_part.data[o];
+    for (index_t begin = 0; begin < s.batch; begin += images) {
+        const index_t count = smaller(images, s.batch - begin);
+        for (index_t m = 0; m < count; ++m) {
+            const index_t n = begin + m;
+            memset(db_part.data, 0, channels * sizeof(T));  // image by image, for the sake of rounding
+            winners(s, grad + n * grad_stride[0], grad_stride, code + n * entries, slope, m * size,
+                    dense.data + m * entries, place.data + m * entries, db_part.data);
+            if (db)
+                for (index_t o = 0; o < channels; ++o) db[o] += db_part.data[o];
+            if (dw) pack_image(s, x + n * stride[0], stride, image.data + m * size);
         }
         if (dw) {
-            pack_image(s, x + n * stride[0], stride, image.data);
-            weight_gradient<T, K>(s, image.data, dense.data, place.data, dw_sum.data);
+            const index_t rows = count * s.pooled_height;
+            for (index_t b = 0; b < portion.bands; ++b) {
+                const index_t from = b * rows / portion.bands, to = (b + 1) * rows / portion.bands;
+                const index_t at = from * s.pooled_width * channels;
+                weight_gradient<T, K>(s, image.data, dense.data + at, place.data + at, (to - from) * s.pooled_width,
+                                      dw_sum.data);
+            }
         }
-        if (dx) {
-            memset(dx_sum.data, 0, s.padded_height * s.padded_width * pixel * sizeof(T));
-            Weights::shares(s, dense.data, code, share.data, upper.data);
+        for (index_t m = 0; dx && m < count; ++m) {
+            T* const result = dx + (begin + m) * s.height * s.width * s.in_channels;
+            T* const sum = direct ? result : dx_sum.data;
+            memset(sum, 0, s.padded_height * line * sizeof(T));
+            Weights::shares(s, dense.data + m * entries, code + (begin + m) * entries, share.data, upper.data);
             for (index_t p = 0; p < panels; ++p)
                 Weights::gradient(s, packed.data + p * Weights::size(s), share.data, upper.data,
-                                  dx_sum.data + p * Weights::pixel, pixel);
-            T* to = dx + n * s.height * s.width * s.in_channels;
-            for (index_t i = 0; i < s.height; ++i)
-                for (index_t j = 0; j < s.width; ++j, to += s.in_channels)
-                    memcpy(to, dx_sum.data + ((i + s.padding) * s.padded_width + j + s.padding) * pixel,
-                           s.in_channels * sizeof(T));
+                                  sum + p * Weights::pixel, pixel);
+            for (index_t i = 0; !direct && i < s.height; ++i)
+                for (index_t j = 0; j < s.width; ++j)
+                    memcpy(result + (i * s.width + j) * s.in_channels,
+                           sum + (i + s.padding) * line + (j + s.padding) * pixel, s.in_channels * sizeof(T));
         }
     }
     if (dw)

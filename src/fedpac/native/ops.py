@@ -125,6 +125,16 @@ def _empty_outputs(x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Ten
     return y.permute(0, 3, 1, 2), torch.empty_like(y, dtype=torch.uint8)
 
 
+def run_forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, negative_slope: float
+) -> tuple[Tensor, Tensor]:
+    """The result and what the backward pass must know of it, without autograd."""
+    if not _supported(x, weight, bias, padding):
+        _composed(x, weight, bias, padding, negative_slope)  # torch knows best what is wrong with the operands
+        raise TypeError(f"the native convolution does not take {x.dtype} on {x.device}")
+    return _forward(x, weight, bias, padding, negative_slope)
+
+
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, negative_slope: float
 ) -> tuple[Tensor, Tensor]:
@@ -138,9 +148,14 @@ def _forward(
     return y, code
 
 
-def _empty_gradients(x: Tensor, weight: Tensor, needed: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+def empty_input_gradient(x: Tensor) -> Tensor:
+    """Where run_backward can leave dx: channels-last memory."""
     batch, channels, height, width = x.shape
-    dx = x.new_empty((batch, height, width, channels) if needed[0] else (0, 0, 0, 0)).permute(0, 3, 1, 2)
+    return x.new_empty((batch, height, width, channels)).permute(0, 3, 1, 2)
+
+
+def _empty_gradients(x: Tensor, weight: Tensor, needed: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+    dx = empty_input_gradient(x if needed[0] else x.new_empty((0, 0, 0, 0)))
     return dx, weight.new_empty(weight.shape if needed[1] else 0), weight.new_empty(weight.shape[0] if needed[2] else 0)
 
 
@@ -148,13 +163,24 @@ def _backward(
     grad: Tensor, x: Tensor, weight: Tensor, code: Tensor, padding: int, negative_slope: float, needed: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
     gradients = _empty_gradients(x, weight, needed)
+    run_backward(
+        grad, x, weight, code, padding, negative_slope,
+        tuple(g if n else None for g, n in zip(gradients, needed, strict=True)),
+    )  # fmt: skip
+    return gradients
+
+
+def run_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, code: Tensor, padding: int, negative_slope: float,
+    out: tuple[Tensor | None, ...],
+) -> None:  # fmt: skip
+    """Leaves the gradients in the three of `out`, each of which may be None: dx channels-last, dw and db contiguous."""
     weight = weight.contiguous()
     _call(
         "backward", x.dtype, _shape(x, weight, padding), x.data_ptr(), _strides(x), weight.data_ptr(), grad.data_ptr(),
         _strides(grad), code.data_ptr(), negative_slope,
-        *(g.data_ptr() if n else None for g, n in zip(gradients, needed, strict=True)),
+        *map(_pointer, out),
     )  # fmt: skip
-    return gradients
 
 
 _operators: Any = torch.library.Library("fedpac", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -208,6 +234,39 @@ class _ConvPoolAct(torch.autograd.Function):
 _differentiable = cast(Callable[..., Tensor], _ConvPoolAct.apply)
 
 
+def sgd_step(
+    parameters: Tensor, gradient: Tensor, velocity: Tensor | None, lr: float, momentum: float, weight_decay: float
+) -> None:
+    """v <- momentum v + gradient + weight_decay parameters; parameters <- parameters - lr v, all in place.
+
+    Without momentum no velocity is needed. The gradient may or may not have been changed afterwards.
+    """
+    vectors = [v for v in (parameters, gradient, velocity) if v is not None]
+    if parameters.dtype in _SUFFIX and all(_flat_like(parameters, v) for v in vectors) and library() is not None:
+        pointers = (parameters.data_ptr(), gradient.data_ptr(), _pointer(velocity))
+        _sgd(parameters.dtype)(parameters.numel(), *pointers, lr, momentum, weight_decay)
+        return
+    if weight_decay:
+        gradient.add_(parameters, alpha=weight_decay)
+    if velocity is not None:
+        gradient = velocity.mul_(momentum).add_(gradient)
+    parameters.sub_(gradient, alpha=lr)
+
+
+def _flat_like(a: Tensor, b: Tensor) -> bool:
+    return b.dtype == a.dtype and b.shape == a.shape and b.device.type == "cpu" and b.is_contiguous()
+
+
+@functools.cache
+def _sgd(dtype: torch.dtype) -> Callable[..., None]:
+    native = library()
+    assert native is not None
+    function = native[f"fedpac_sgd_{_SUFFIX[dtype]}"]
+    function.argtypes = [ctypes.c_int64] + [ctypes.c_void_p] * 3 + [ctypes.c_double] * 3
+    function.restype = None
+    return function
+
+
 class FusedConvPool(nn.Conv2d):
     """A Conv2d followed by a 2x2 max-pool and a leaky ReLU (slope 0: ReLU), with the parameters of the Conv2d."""
 
@@ -217,10 +276,14 @@ class FusedConvPool(nn.Conv2d):
         if not _fusible(self):
             raise ValueError(f"only a plain convolution with kernel size in {KERNELS} can be fused: {self}")
 
+    @property
+    def margin(self) -> int:
+        """The padding on each side."""
+        assert isinstance(self.padding[0], int)
+        return self.padding[0]
+
     def forward(self, x: Tensor) -> Tensor:
-        padding = self.padding[0]
-        assert isinstance(padding, int)
-        return conv_pool_act(x, self.weight, self.bias, padding, self.negative_slope)
+        return conv_pool_act(x, self.weight, self.bias, self.margin, self.negative_slope)
 
     def extra_repr(self) -> str:
         plain: str = super().extra_repr()  # type: ignore[no-untyped-call]
@@ -258,7 +321,8 @@ def _slope(activation: nn.Module) -> float | None:
     return None
 
 
-def _hooked(module: nn.Module) -> bool:
+def hooked(module: nn.Module) -> bool:
+    """Whether somebody watches what passes through the module."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
@@ -278,7 +342,7 @@ def accelerate(module: nn.Module) -> nn.Module:
             slope = _slope(activation)
             if type(conv) is not nn.Conv2d or not _fusible(conv) or not _halves(pool) or slope is None:
                 continue
-            if _hooked(conv) or _hooked(pool) or _hooked(activation):
+            if hooked(conv) or hooked(pool) or hooked(activation):
                 continue  # somebody watches the parts
             sequence[i], sequence[i + 1], sequence[i + 2] = _fused(conv, slope), nn.Identity(), nn.Identity()
     return module

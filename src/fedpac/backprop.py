@@ -1,0 +1,241 @@
+"""Gradients of plain networks, written out: no graph to build, and every gradient goes straight to its place.
+
+`gradient_of` knows a `Classifier` whose body and head are sequences of the layers below, and cross-entropy with or
+without alignment. To all else it says None, and autograd does the work. The numbers are autograd's up to rounding; the
+random numbers of dropout are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedpac import native
+from fedpac.models import Classifier
+from fedpac.timing import span
+
+if TYPE_CHECKING:
+    from fedpac.native import FusedConvPool
+
+forward, backward = span("forward"), span("backward")
+
+# (images, labels): fills the .grad of the parameters that require one, which must exist
+Gradient: TypeAlias = Callable[[Tensor, Tensor], None]
+
+
+class Layer(Protocol):
+    """One layer; it remembers from forward() what its backward() needs."""
+
+    trained: bool  # whether it has parameters that require a gradient
+
+    def forward(self, x: Tensor) -> Tensor: ...
+
+    def backward(self, grad: Tensor, inputs: bool) -> Tensor | None:
+        """Fills the gradients of the parameters; returns that of the input if it is wanted."""
+
+
+class Convolution:
+    def __init__(self, module: FusedConvPool) -> None:
+        from fedpac.native import ops
+
+        self.ops, self.module, self.trained = ops, module, module.weight.requires_grad
+
+    def forward(self, x: Tensor) -> Tensor:
+        m = self.module
+        self.x = x
+        y, self.code = self.ops.run_forward(x, m.weight, m.bias, m.margin, m.negative_slope)
+        return y
+
+    def backward(self, grad: Tensor, inputs: bool) -> Tensor | None:
+        m = self.module
+        dx = self.ops.empty_input_gradient(self.x) if inputs else None
+        weight, bias = (None if p is None or not self.trained else p.grad for p in (m.weight, m.bias))
+        self.ops.run_backward(grad, self.x, m.weight, self.code, m.margin, m.negative_slope, (dx, weight, bias))
+        return dx
+
+
+class PlainConvolution:
+    """Without a pool there is nothing to gain over torch's own kernels."""
+
+    def __init__(self, module: nn.Conv2d) -> None:
+        self.module, self.trained = module, module.weight.requires_grad
+
+    def forward(self, x: Tensor) -> Tensor:
+        m = self.module
+        self.x = x.contiguous(memory_format=torch.channels_last)
+        return F.conv2d(self.x, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups)
+
+    def backward(self, grad: Tensor, inputs: bool) -> Tensor | None:
+        m = self.module
+        biases = None if m.bias is None else list(m.bias.shape)
+        wanted = [inputs, self.trained, self.trained and m.bias is not None]
+        dx, dw, db = torch.ops.aten.convolution_backward(
+            grad, self.x, m.weight, biases, m.stride, m.padding, m.dilation, False, [0, 0], m.groups, wanted
+        )
+        for p, found in ((m.weight, dw), (m.bias, db)):
+            if found is not None and p is not None and p.grad is not None:
+                p.grad.copy_(found)
+        return dx if inputs else None
+
+
+class Linear:
+    def __init__(self, module: nn.Linear) -> None:
+        self.module, self.trained = module, module.weight.requires_grad
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x = x
+        return F.linear(x, self.module.weight, self.module.bias)
+
+    def backward(self, grad: Tensor, inputs: bool) -> Tensor | None:
+        m = self.module
+        if self.trained:
+            torch.mm(grad.t(), self.x, out=m.weight.grad)
+            if m.bias is not None:
+                torch.sum(grad, 0, out=m.bias.grad)
+        return grad.mm(m.weight) if inputs else None
+
+
+class Activation:
+    trained = False
+
+    def __init__(self, module: nn.ReLU | nn.LeakyReLU) -> None:
+        self.slope = module.negative_slope if isinstance(module, nn.LeakyReLU) else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.y = F.relu(x) if self.slope is None else F.leaky_relu(x, self.slope)
+        return self.y
+
+    def backward(self, grad: Tensor, inputs: bool) -> Tensor | None:
+        if self.slope is None:
+            return cast(Tensor, torch.ops.aten.threshold_backward(grad, self.y, 0))
+        # by the result, which for a slope >= 0 has the sign of the input
+        return cast(Tensor, torch.ops.aten.leaky_relu_backward(grad, self.y, self.slope, True))
+
+
+class Flatten:
+    trained = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.shape = x.shape
+        return x.flatten(1)
+
+    def backward(self, grad: Tensor, inputs: bool) -> Tensor | None:
+        return grad.view(self.shape)
+
+
+class Dropout:
+    trained = False
+
+    def __init__(self, module: nn.Dropout) -> None:
+        self.keep = 1 - module.p
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.noise = torch.empty_like(x).bernoulli_(self.keep).div_(self.keep)  # as torch draws it
+        return x * self.noise
+
+    def backward(self, grad: Tensor, inputs: bool) -> Tensor | None:
+        return grad * self.noise
+
+
+def layer_of(module: nn.Module) -> Layer | None:
+    """The layer that does what the module does in training; None where there is none."""
+    from fedpac.native import FusedConvPool
+    from fedpac.native.ops import hooked
+
+    kind = type(module)
+    parameters = list(module.parameters())
+    if hooked(module) or len({p.requires_grad for p in parameters}) > 1:
+        return None
+    if isinstance(module, FusedConvPool) and kind is FusedConvPool:
+        return Convolution(module) if native.available() else None
+    if isinstance(module, nn.Conv2d) and kind is nn.Conv2d and module.padding_mode == "zeros":
+        return PlainConvolution(module) if not isinstance(module.padding, str) else None
+    if isinstance(module, nn.Linear) and kind is nn.Linear:
+        return Linear(module)
+    if isinstance(module, nn.ReLU | nn.LeakyReLU) and kind in (nn.ReLU, nn.LeakyReLU):
+        return Activation(module) if getattr(module, "negative_slope", 0) >= 0 else None
+    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
+        return Flatten()
+    if isinstance(module, nn.Dropout) and kind is nn.Dropout and 0 < module.p < 1:
+        return Dropout(module)
+    return None
+
+
+def layers_of(module: nn.Module) -> list[Layer] | None:
+    """The module as a list of layers; None if one of them is unknown."""
+    from fedpac.native.ops import hooked
+
+    if type(module) is nn.Sequential and not hooked(module):
+        found: list[Layer] = []
+        for child in module:
+            some = layers_of(child)
+            if some is None:
+                return None
+            found += some
+        return found
+    if type(module) is nn.Identity or (type(module) is nn.Dropout and module.p == 0):
+        return []
+    layer = layer_of(module)
+    return None if layer is None else [layer]
+
+
+def through(layers: Sequence[Layer], x: Tensor) -> Tensor:
+    for layer in layers:
+        x = layer.forward(x)
+    return x
+
+
+def cross_entropy_gradient(logits: Tensor, labels: Tensor) -> Tensor:
+    """Of the mean over the batch, by the logits: (softmax - one-hot) / n, from the kernels that autograd would call."""
+    wanted = torch.zeros_like(logits)
+    wanted.scatter_(1, labels[:, None], -1 / len(labels))
+    return torch._log_softmax_backward_data(wanted, logits.log_softmax(1), 1, logits.dtype)
+
+
+def gradient_of(
+    model: nn.Module, *, on_features: bool = False, pull: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> Gradient | None:
+    """The gradient of the cross-entropy of `model`, or None if it has a part whose derivative is not written out here.
+
+    on_features  what comes in are features, for the head alone
+    pull         gives the gradient, by the features, of a term to add: (features, labels) -> gradient
+    """
+    from fedpac.native.ops import hooked
+
+    if type(model) is not Classifier or hooked(model):
+        return None
+    body, head = [] if on_features else layers_of(model.body), layers_of(model.head)
+    if body is None or head is None:
+        return None
+    layers = [*body, *head]
+    used = [model.head] if on_features else [model]
+    parameters = [p for module in used for _, p in module.named_parameters(remove_duplicate=False)]
+    kinds = {(p.dtype, p.device.type) for p in parameters}
+    if kinds not in ({(torch.float32, "cpu")}, {(torch.float64, "cpu")}) or len(set(parameters)) < len(parameters):
+        return None
+    if any((p.grad is None) == p.requires_grad for p in parameters):
+        return None  # trained and frozen parts are not what these layers take them for
+    first = next((i for i, layer in enumerate(layers) if layer.trained), len(layers))
+
+    def down(grad: Tensor, start: int, stop: int) -> Tensor:
+        for i in reversed(range(max(start, first), stop)):
+            below = layers[i].backward(grad, i > first)
+            if below is not None:
+                grad = below
+        return grad
+
+    @torch.no_grad()
+    def gradient(x: Tensor, labels: Tensor) -> None:
+        with forward:
+            z = through(body, x)
+            scores = through(head, z)
+        with backward:
+            grad = down(cross_entropy_gradient(scores, labels), len(body), len(layers))
+            if first < len(body):
+                down(grad if pull is None else grad + pull(z, labels), 0, len(body))
+
+    return gradient
