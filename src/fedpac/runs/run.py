@@ -186,12 +186,15 @@ def provenance() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """The checkout the code was run from; '+' marks changes that were not committed."""
+    """The checkout the code was run from; '+' marks changes to the code that were not committed."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments]
+        return subprocess.run(
+            command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
+
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12"],
-            cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", ".") else "")
+    except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return described.stdout.strip() or "unknown"
