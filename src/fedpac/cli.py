@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedpac.errors import ConfigError, DataError, FedpacError, RunError
+from fedpac.errors import ConfigError, DataError, FedpacError, RunError, RunInUseError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -464,8 +464,12 @@ def reproduce(
             f"seed {cell.seed}{f', has {done} rounds' if done else ''} → {escape(str(cell.folder))}",
             soft_wrap=True,
         )
-        with _Progress(goal(cell)) as progress:
-            yield progress.see
+        try:
+            with _Progress(goal(cell)) as progress:
+                yield progress.see
+        except RunInUseError:
+            out.print("another process has it")
+            raise
 
     with _on_interrupt(lambda: "the same command goes on from here"):
         for _ in fill(wanted, minutes=minutes, rounds=rounds, data_dir=data_dir, workers=workers, watch=watch):
