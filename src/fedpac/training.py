@@ -176,7 +176,7 @@ def train(
                 parameters.sub_(velocity, alpha=lr)
                 if after_step is not None:
                     after_step(model)
-        if not math.isfinite(parameters.norm(math.inf)):
+        if not math.isfinite(parameters.abs().max()):  # a NaN is the largest of all
             raise TrainingError(
                 f"client {client.id}, round {client.round}: training diverged, the weights are no longer finite "
                 f"(learning rate {lr}); try a smaller learning rate"
@@ -266,11 +266,11 @@ def _by_formula(model: nn.Module, part: Section, loss: Loss, x: Tensor, y: Tenso
     weight, bias = layer.weight, layer.bias
     if not all(p.requires_grad for p in layer.parameters()):
         return None  # the user has frozen a part of it
-    one_hot = F.one_hot(y, layer.out_features).to(weight.dtype)
 
     @cache
     def likelihood_gradient(size: int) -> Tensor:
-        return one_hot / -size
+        """-1/B at every sample's class: what cross-entropy's mean over a batch sends back to the log-softmax."""
+        return weight.new_zeros(len(y), layer.out_features).scatter_(1, y[:, None], -1 / size)
 
     def differentiate(index: Tensor) -> None:
         xb = x.index_select(0, index)
