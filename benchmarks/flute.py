@@ -6,6 +6,7 @@ shut-down included, except the reading and dealing of the data.
     python -m benchmarks.flute {auto,process,serial,torch,closed}        one such run; prints its seconds
 """
 
+import gc
 import os
 import subprocess
 import sys
@@ -82,6 +83,7 @@ def child(kind: str, rounds: int) -> None:
     from benchmarks.workloads import WORKLOADS, federation_parts
     from fedpac.engines import ENGINES
 
+    gc.freeze()  # as the fedpac command does: nobody looks for garbage among what was imported
     workload = WORKLOADS["flute"]
     start, cpu_before = time.monotonic(), time.process_time()
     scenario, task = federation_parts(workload)
