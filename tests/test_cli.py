@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from fedpac import cli
+from fedpac.cli.app import on_interrupt
 
 SMALL = [
     "--dataset", "digits", "--clients", "4", "--rounds", "2", "--engine", "serial", "--no-figures",
@@ -31,10 +32,6 @@ def fedpac(monkeypatch, tmp_path, capfd):
     monkeypatch.setenv("FEDPAC_DATA", str(tmp_path / "data"))
 
     def command(*arguments: object) -> tuple[int, str, str]:
-        from rich.console import Console
-
-        monkeypatch.setattr(cli, "out", Console(highlight=False, width=160))
-        monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False))
         capfd.readouterr()
         with pytest.raises(SystemExit) as exit:
             cli.main([str(a) for a in arguments])
@@ -316,7 +313,7 @@ def test_an_interrupt_cannot_be_swallowed(number, capfd):
     """As would happen to an exception while torch or scikit-learn are being imported."""
     child = os.fork()
     if child == 0:
-        with contextlib.suppress(BaseException), cli._on_interrupt(lambda: "go on like this"):
+        with contextlib.suppress(BaseException), on_interrupt(lambda: "go on like this"):
             os.kill(os.getpid(), number)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130

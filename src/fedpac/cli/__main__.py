@@ -1,0 +1,3 @@
+from fedpac.cli import main
+
+main()

@@ -1,0 +1,86 @@
+"""What all commands share: the application, the consoles, common options, mistakes and interrupts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from fedpac.errors import FedpacError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+app = typer.Typer(
+    name="fedpac",
+    help="Personalised federated learning: FedPAC and the methods it is compared with.",
+    epilog="Start with: fedpac run --dataset digits --rounds 20",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)  # a file or a pipe has no width of its own
+err = Console(stderr=True, highlight=False)
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Where the data sets are. Default: $FEDPAC_DATA, else the user's cache folder."),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any key of the config, such as training.lr=0.05. Repeatable."),
+]
+Workers = Annotated[int | None, typer.Option(help="Worker processes. Default: one per core.")]
+Folder = Annotated[Path, typer.Argument(help="The run's folder.", show_default=False)]
+Which = Annotated[
+    str | None,
+    typer.Option(help="received or personal. Default: the one the method's paper reports."),
+]
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """The entry point. A mistake of the user's is one message, not a traceback."""
+    try:
+        with on_interrupt(lambda: "nothing was written"):
+            app(arguments)
+    except FedpacError as error:
+        err.print(f"[bold red]error:[/] [red]{escape(str(error))}[/]", soft_wrap=True)
+        sys.exit(1)
+    except BrokenPipeError:  # the reader of a pipe has gone, as in `fedpac methods | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(0)
+
+
+@contextmanager
+def on_interrupt(hint: Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C, and the polite kill of a batch system, end the process at once and say how to go on.
+
+    A run can be continued after a kill at any moment, so there is nothing to tidy up. An exception instead could be
+    swallowed by a library that is being imported, or wait for a lock that the interrupted line holds. The workers end
+    when their pipes close.
+    """
+    parent = os.getpid()
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        if os.getpid() == parent:
+            show_cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # the progress bar hides it
+            os.write(2, f"{show_cursor}interrupted; {hint()}\n".encode())
+        os._exit(130)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
