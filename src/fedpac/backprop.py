@@ -20,7 +20,7 @@ from fedpac import native
 from fedpac.models import Classifier
 
 if TYPE_CHECKING:
-    from fedpac.native import FusedConvPool
+    from fedpac.native.ops import BitDropout, FusedConvPool
 
 # (images, labels): fills the .grad of the parameters that require one, which must exist
 Gradient: TypeAlias = Callable[[Tensor, Tensor], None]
@@ -129,11 +129,11 @@ class Flatten:
 class Dropout:
     trained = False
 
-    def __init__(self, module: nn.Dropout) -> None:
-        self.keep = 1 - module.p
+    def __init__(self, module: BitDropout) -> None:
+        self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
-        self.noise = torch.empty_like(x).bernoulli_(self.keep).div_(self.keep)  # as torch draws it
+        self.noise = self.module.noise(x)
         return x * self.noise
 
     def backward(self, grad: Tensor, inputs: bool) -> Tensor | None:
@@ -142,8 +142,7 @@ class Dropout:
 
 def layer_of(module: nn.Module) -> Layer | None:
     """The layer that does what the module does in training; None where there is none."""
-    from fedpac.native import FusedConvPool
-    from fedpac.native.ops import hooked
+    from fedpac.native.ops import BitDropout, FusedConvPool, hooked
 
     kind = type(module)
     parameters = list(module.parameters())
@@ -159,7 +158,7 @@ def layer_of(module: nn.Module) -> Layer | None:
         return Activation(module) if getattr(module, "negative_slope", 0) >= 0 else None
     if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
         return Flatten()
-    if isinstance(module, nn.Dropout) and kind is nn.Dropout and 0 < module.p < 1:
+    if isinstance(module, BitDropout) and 0 < module.p < 1 and not module.inplace:
         return Dropout(module)
     return None
 
@@ -176,7 +175,7 @@ def layers_of(module: nn.Module) -> list[Layer] | None:
                 return None
             found += some
         return found
-    if type(module) is nn.Identity or (type(module) is nn.Dropout and module.p == 0):
+    if type(module) is nn.Identity or (isinstance(module, nn.Dropout) and module.p == 0):
         return []
     layer = layer_of(module)
     return None if layer is None else [layer]

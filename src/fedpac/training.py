@@ -18,7 +18,7 @@ from fedpac.data.augment import crop_and_flip
 from fedpac.errors import TrainingError
 from fedpac.message import Weights
 from fedpac.models import Section, load_into, weights_of
-from fedpac.native import sgd_step
+from fedpac.native.vectors import sgd_step
 from fedpac.randomness import stream_seed
 
 EVALUATION_BATCH = 256  # small enough for the activations to stay in cache

@@ -175,3 +175,44 @@ def test_second_derivatives_are_refused() -> None:
     (grad,) = torch.autograd.grad(ops.conv_pool_act(x, weight, None, 1, 0.1).square().sum(), weight, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
+
+
+@pytest.mark.parametrize("p", [0.25, 0.5, 0.1])
+def test_dropout_keeps_the_right_share(p: float) -> None:
+    module = accelerate(nn.Sequential(nn.Dropout(p)))
+    torch.manual_seed(0)
+    x = torch.ones(40, 50, 10, 5).contiguous(memory_format=torch.channels_last).requires_grad_()
+    y = module(x)
+    n = x.numel()
+    kept = (y != 0).sum().item()
+    assert abs(kept - (1 - p) * n) < 5 * (n * p * (1 - p)) ** 0.5
+    assert y.unique().tolist() == pytest.approx([0, 1 / (1 - p)], rel=1e-4)
+    assert y.stride() == x.stride()
+    y.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, y.detach())
+    # no pattern in it: neighbours, in any of the four that one draw gives, know nothing of each other
+    line = (y.detach().permute(0, 2, 3, 1).reshape(-1) != 0).double() - (1 - p)
+    for lag in (1, 2, 3, 4):
+        assert abs((line[lag:] * line[:-lag]).mean().item()) < 5 * p * (1 - p) / n**0.5
+    assert torch.equal(module.eval()(x), x)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 1e-9])
+def test_dropout_at_the_ends_is_torchs(p: float) -> None:
+    module, x = accelerate(nn.Dropout(p)), torch.randn(5, 7)
+    assert torch.equal(module(x), x * (p < 1))
+
+
+def test_dropout_of_any_layout() -> None:
+    module = accelerate(nn.Dropout(0.5))
+    for x in (
+        torch.ones(6, 8).t(),
+        torch.ones(1).expand(30, 3),
+        torch.ones(0, 4),
+        torch.ones(5, 6, 7)[:, ::2],
+        torch.ones(()),
+    ):
+        y = module(x)
+        assert y.shape == x.shape
+        assert set(y.unique().tolist()) <= {0.0, 2.0}

@@ -234,39 +234,6 @@ class _ConvPoolAct(torch.autograd.Function):
 _differentiable = cast(Callable[..., Tensor], _ConvPoolAct.apply)
 
 
-def sgd_step(
-    parameters: Tensor, gradient: Tensor, velocity: Tensor | None, lr: float, momentum: float, weight_decay: float
-) -> None:
-    """v <- momentum v + gradient + weight_decay parameters; parameters <- parameters - lr v, all in place.
-
-    Without momentum no velocity is needed. The gradient may or may not have been changed afterwards.
-    """
-    vectors = [v for v in (parameters, gradient, velocity) if v is not None]
-    if parameters.dtype in _SUFFIX and all(_flat_like(parameters, v) for v in vectors) and library() is not None:
-        pointers = (parameters.data_ptr(), gradient.data_ptr(), _pointer(velocity))
-        _sgd(parameters.dtype)(parameters.numel(), *pointers, lr, momentum, weight_decay)
-        return
-    if weight_decay:
-        gradient.add_(parameters, alpha=weight_decay)
-    if velocity is not None:
-        gradient = velocity.mul_(momentum).add_(gradient)
-    parameters.sub_(gradient, alpha=lr)
-
-
-def _flat_like(a: Tensor, b: Tensor) -> bool:
-    return b.dtype == a.dtype and b.shape == a.shape and b.device.type == "cpu" and b.is_contiguous()
-
-
-@functools.cache
-def _sgd(dtype: torch.dtype) -> Callable[..., None]:
-    native = library()
-    assert native is not None
-    function = native[f"fedpac_sgd_{_SUFFIX[dtype]}"]
-    function.argtypes = [ctypes.c_int64] + [ctypes.c_void_p] * 3 + [ctypes.c_double] * 3
-    function.restype = None
-    return function
-
-
 class FusedConvPool(nn.Conv2d):
     """A Conv2d followed by a 2x2 max-pool and a leaky ReLU (slope 0: ReLU), with the parameters of the Conv2d."""
 
@@ -288,6 +255,34 @@ class FusedConvPool(nn.Conv2d):
     def extra_repr(self) -> str:
         plain: str = super().extra_repr()  # type: ignore[no-untyped-call]
         return f"{plain}, pool=2, negative_slope={self.negative_slope}"
+
+
+class BitDropout(nn.Dropout):
+    """Dropout that draws 16 random bits for each value where torch draws 64: a sixth of the time.
+
+    The probability is rounded to a multiple of 2^-16, and what is kept is scaled by what that gives.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not 0 < self.kept < _RANGE or self.inplace or _transformed():
+            return super().forward(x)
+        return x * self.noise(x)
+
+    @property
+    def kept(self) -> int:
+        """How many of the 2^16 patterns of bits keep a value."""
+        return round((1 - self.p) * _RANGE)
+
+    def noise(self, x: Tensor) -> Tensor:
+        """What to multiply `x` with, in its memory layout."""
+        draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device).random_(-(2**63), None)
+        keep = draws.view(torch.int16)[: x.numel()] < self.kept - _RANGE // 2
+        noise = keep.to(x.dtype).mul_(_RANGE / self.kept)
+        dense = x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last)
+        return noise.as_strided(x.shape, x.stride()) if dense else noise.view(x.shape)
+
+
+_RANGE = 2**16
 
 
 def _fusible(conv: nn.Module) -> bool:
@@ -328,6 +323,7 @@ def hooked(module: nn.Module) -> bool:
 
 def accelerate(module: nn.Module) -> nn.Module:
     """Fuses, in place, every Conv2d -> MaxPool2d(2) -> (Leaky)ReLU run of every nn.Sequential in `module`; returns it.
+    Every nn.Dropout becomes a BitDropout.
 
     The activation may also stand before the pool. The fused block takes the place of the convolution and keeps its
     parameters; nn.Identity fills the other two places, so state-dict keys and parameter objects stay what they were.
@@ -345,6 +341,9 @@ def accelerate(module: nn.Module) -> nn.Module:
             if hooked(conv) or hooked(pool) or hooked(activation):
                 continue  # somebody watches the parts
             sequence[i], sequence[i + 1], sequence[i + 2] = _fused(conv, slope), nn.Identity(), nn.Identity()
+    for part in module.modules():
+        if type(part) is nn.Dropout:
+            part.__class__ = BitDropout
     return module
 
 
