@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from fedpac import native
 from fedpac.models import Classifier
+from fedpac.native.vectors import softmax_gradient
 
 if TYPE_CHECKING:
-    from fedpac.native.ops import BitDropout, FusedConvPool
+    from fedpac.native.ops import BitDropout, FusedConvPool, Prepared
 
 # (images, labels): fills the .grad of the parameters that require one, which must exist
 Gradient: TypeAlias = Callable[[Tensor, Tensor], None]
@@ -39,22 +40,21 @@ class Layer(Protocol):
 
 class Convolution:
     def __init__(self, module: FusedConvPool) -> None:
-        from fedpac.native import ops
-
-        self.ops, self.module, self.trained = ops, module, module.weight.requires_grad
+        self.module, self.trained = module, module.weight.requires_grad
+        self.prepared: Prepared | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        m = self.module
-        self.x = x
-        y, self.code = self.ops.run_forward(x, m.weight, m.bias, m.margin, m.negative_slope)
-        return y
+        from fedpac.native.ops import Prepared
+
+        if self.prepared is None or not self.prepared.fits(x):
+            self.prepared = Prepared(self.module, x)
+        return self.prepared.forward(x)
 
     def backward(self, grad: Tensor, inputs: bool) -> Tensor | None:
+        assert self.prepared is not None
         m = self.module
-        dx = self.ops.empty_input_gradient(self.x) if inputs else None
-        weight, bias = (None if p is None or not self.trained else p.grad for p in (m.weight, m.bias))
-        self.ops.run_backward(grad, self.x, m.weight, self.code, m.margin, m.negative_slope, (dx, weight, bias))
-        return dx
+        dw, db = (None if p is None or not self.trained else p.grad for p in (m.weight, m.bias))
+        return self.prepared.backward(grad, inputs, dw, db)
 
 
 class PlainConvolution:
@@ -189,18 +189,19 @@ def through(layers: Sequence[Layer], x: Tensor) -> Tensor:
 
 def cross_entropy_gradient(logits: Tensor, labels: Tensor) -> Tensor:
     """Of the mean over the batch, by the logits: (softmax - one-hot) / n."""
-    grad = torch.softmax(logits, 1)
-    grad.scatter_add_(1, labels[:, None], grad.new_full((len(labels), 1), -1))
-    return grad.div_(len(labels))
+    logits, labels = logits.contiguous(), labels.contiguous()
+    grad = torch.empty_like(logits)
+    softmax_gradient(logits, labels, grad)
+    return grad
 
 
 def gradient_of(
-    model: nn.Module, *, on_features: bool = False, pull: Callable[[Tensor, Tensor], Tensor] | None = None
+    model: nn.Module, *, on_features: bool = False, pull: Callable[[Tensor, Tensor, Tensor], None] | None = None
 ) -> Gradient | None:
     """The gradient of the cross-entropy of `model`, or None if it has a part whose derivative is not written out here.
 
     on_features  what comes in are features, for the head alone
-    pull         gives the gradient, by the features, of a term to add: (features, labels) -> gradient
+    pull         (features, labels, gradient): adds to the gradient by the features that of another term
     """
     from fedpac.native.ops import hooked
 
@@ -231,6 +232,8 @@ def gradient_of(
         z = through(body, x)
         grad = backward(cross_entropy_gradient(through(head, z), labels), len(body), len(layers))
         if first < len(body):
-            backward(grad if pull is None else grad + pull(z, labels), 0, len(body))
+            if pull is not None:
+                pull(z, labels, grad)
+            backward(grad, 0, len(body))
 
     return gradient

@@ -68,9 +68,9 @@ class aligned_cross_entropy:  # noqa: N801  (used like a function)
         gap = z - self.targets.index_select(0, y)
         return gap if self.known is None else gap * self.known[y, None]
 
-    def pull(self, z: Tensor, y: Tensor) -> Tensor:
-        """The gradient of the second term by the features."""
-        return self.gap(z, y).mul_(2 * self.strength / z.numel())
+    def pull(self, z: Tensor, y: Tensor, gradient: Tensor) -> None:
+        """Adds the gradient of the second term by the features."""
+        gradient.add_(self.gap(z, y), alpha=2 * self.strength / z.numel())
 
 
 def weighted_cross_entropy(weights: Tensor) -> Loss:

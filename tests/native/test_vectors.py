@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from fedpac.native import available, vectors
 
@@ -88,3 +89,34 @@ def test_moves_only_what_it_can() -> None:
     assert vectors.move(torch.zeros(2, 3, 4, 4, dtype=torch.float16), *place, torch.zeros(3)) is None
     assert vectors.move(torch.zeros(2, 3, 4, 8)[..., ::2], *place, torch.zeros(3)) is None
     assert vectors.move(torch.zeros(3, 3, 4, 4), *place, torch.zeros(3)) is None
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-15), (torch.float32, 1e-7)])
+@pytest.mark.parametrize("size", [(50, 10), (1, 3), (4, 1), (0, 5)])
+def test_softmax_gradient(size: tuple[int, int], dtype: torch.dtype, tolerance: float) -> None:
+    if not available():
+        pytest.skip("no native library on this machine")
+    logits = (30 * torch.randn(size, dtype=dtype)).requires_grad_()
+    labels = torch.arange(size[0]) % size[1]
+    out = torch.empty_like(logits)
+    vectors.softmax_gradient(logits.detach(), labels, out)
+    if size[0]:
+        (expected,) = torch.autograd.grad(F.cross_entropy(logits, labels), logits)
+        torch.testing.assert_close(out, expected, rtol=0, atol=tolerance)
+
+
+def test_softmax_gradient_shows_what_is_wrong() -> None:
+    if not available():
+        pytest.skip("no native library on this machine")
+    logits, labels, out = torch.zeros(2, 4), torch.tensor([0, 3]), torch.empty(2, 4)
+    for bad in (torch.nan, torch.inf):
+        logits[0, 2] = bad
+        vectors.softmax_gradient(logits, labels, out)
+        assert out.isnan().any(1).tolist() == [True, False]
+    for wrong in (-1, 4):
+        with pytest.raises(IndexError):
+            vectors.softmax_gradient(logits, torch.tensor([0, wrong]), out)
+    with pytest.raises(TypeError):
+        vectors.softmax_gradient(logits, labels.float(), out)
+    with pytest.raises(ValueError, match="rows"):
+        vectors.softmax_gradient(logits, labels[:1], out)

@@ -17,16 +17,17 @@ _POINTER, _INTEGER, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _ARGUMENTS: dict[str, list[Any]] = {
     "sgd": [_INTEGER] + [_POINTER] * 3 + [_NUMBER] * 3,
     "move": [_INTEGER] * 4 + [_POINTER] * 6,
+    "softmax_gradient": [_INTEGER] * 2 + [_POINTER] * 3,
     "add_share": [_INTEGER, _POINTER, _POINTER, _NUMBER],
 }
 
 
 @functools.cache
-def _entry(name: str, dtype: torch.dtype | None = None) -> Callable[..., None]:
+def _entry(name: str, dtype: torch.dtype | None = None) -> Callable[..., int]:
     native = library()
     assert native is not None
     function = native[f"fedpac_{name}" if dtype is None else f"fedpac_{name}_{_SUFFIX[dtype]}"]
-    function.argtypes, function.restype = _ARGUMENTS[name], None
+    function.argtypes = _ARGUMENTS[name]
     return function
 
 
@@ -81,3 +82,14 @@ def move(x: Tensor, down: Tensor, right: Tensor, mirrored: Tensor, fill: Tensor)
         *x.shape, x.data_ptr(), *(t.data_ptr() for t in places), fill.data_ptr(), out.data_ptr()
     )  # fmt: skip
     return out
+
+
+def softmax_gradient(logits: Tensor, labels: Tensor, out: Tensor) -> None:
+    """(softmax - one-hot) / n into `out`: the gradient of the mean cross-entropy of n rows of logits."""
+    if logits.dim() != 2 or not _usable(logits, out) or labels.dtype != torch.int64 or not labels.is_contiguous():
+        raise TypeError("native code needs plain matrices and labels")
+    if out.shape != logits.shape or out.dtype != logits.dtype or labels.shape != logits.shape[:1]:
+        raise ValueError("as many labels and gradients as rows")
+    pointers = logits.data_ptr(), labels.data_ptr(), out.data_ptr()
+    if _entry("softmax_gradient", logits.dtype)(*logits.shape, *pointers):
+        raise IndexError("a label is not among the classes")
