@@ -76,7 +76,7 @@ def test_gradients_are_those_of_autograd(name: str, part: Section, kind: str, ba
 
 @needs_native
 def test_head_on_features() -> None:
-    compare(two_conv().double(), "head", torch.randn(5, 40, dtype=torch.float64), head_cross_entropy)
+    compare(accelerate(two_conv()).double(), "head", torch.randn(5, 40, dtype=torch.float64), head_cross_entropy)
 
 
 def shared() -> Classifier:
@@ -110,7 +110,8 @@ UNKNOWN: dict[str, Callable[[], nn.Module]] = {
     "a falling activation": lambda: Classifier(nn.Sequential(nn.Linear(4, 4), nn.LeakyReLU(-0.1)), nn.Linear(4, 4)),
     "padding by name": lambda: Classifier(nn.Conv2d(1, 1, 3, padding="same"), nn.Linear(4, 4)),
     "part of an input": lambda: Classifier(nn.Flatten(2), nn.Linear(4, 4)),
-    "always dropped": lambda: Classifier(nn.Sequential(nn.Linear(4, 4), nn.Dropout(1.0)), nn.Linear(4, 4)),
+    "always dropped": lambda: accelerate(Classifier(nn.Sequential(nn.Linear(4, 4), nn.Dropout(1.0)), nn.Linear(4, 4))),
+    "another dropout": lambda: Classifier(nn.Sequential(nn.Linear(4, 4), nn.AlphaDropout(0.5)), nn.Linear(4, 4)),
     "shared weights": shared,
     "a hook": watched,
     "half a layer frozen": half_frozen,

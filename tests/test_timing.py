@@ -1,6 +1,7 @@
 """Spans: whose seconds are whose."""
 
 import threading
+import time
 from itertools import count
 
 import pytest
@@ -74,23 +75,24 @@ def test_nothing_is_measured_unless_asked(monkeypatch):
 @pytest.mark.parametrize("engine", ["serial", "process"])
 def test_what_is_measured_of_a_federation(engine):
     plain = run_federation(FedPAC(), rounds=2, engine=lambda *task: make_engine(engine, *task, 2))
+    began = time.perf_counter()
     with measuring() as clock:
         measured = run_federation(FedPAC(), rounds=2, engine=lambda *task: make_engine(engine, *task, 2))
         spent = clock.take()
+    whole = time.perf_counter() - began
     assert measured.bytes() == plain.bytes()
     at_clients = {"features", "statistics", "head epochs", "body epochs", "evaluation", "samples"}
     assert at_clients <= {name[1] for name in spent if name[0] == "clients" and len(name) > 1}
     assert {("clients", "body epochs", part) for part in ("forward", "backward", "update")} <= set(spent)
     assert ("server", "merging", "combination weights") in spent
     assert all(seconds >= 0 for seconds in spent.values())
-    wall = sum(report.seconds for report in measured.reports)
     server = sum(seconds for name, seconds in spent.items() if name[0] == "server")
     visits = sum(seconds for name, seconds in spent.items() if name[0] == "clients")
     if engine == "serial":
-        assert server + visits == pytest.approx(wall, rel=0.05)
+        assert server + visits <= whole  # nothing is counted twice
         assert {name[0] for name in spent} == {"server", "clients"}
     else:
-        assert server == pytest.approx(wall, rel=0.05)
+        assert server <= whole
         for name in ("server", "waiting for workers"), ("exchange", "messages"), ("clients", "waiting for the server"):
             assert spent[name] > 0
-        assert visits >= sum(report.client_seconds for report in measured.reports)
+    assert visits >= sum(report.client_seconds for report in measured.reports)

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from fedpac import native
 from fedpac.models import Classifier
+from fedpac.native.vectors import softmax_gradient
 from fedpac.timing import span
 
 if TYPE_CHECKING:
-    from fedpac.native import FusedConvPool
+    from fedpac.native.ops import FusedConvPool, Prepared
 
 forward, backward = span("forward"), span("backward")
 
@@ -40,22 +41,21 @@ class Layer(Protocol):
 
 class Convolution:
     def __init__(self, module: FusedConvPool) -> None:
-        from fedpac.native import ops
-
-        self.ops, self.module, self.trained = ops, module, module.weight.requires_grad
+        self.module, self.trained = module, module.weight.requires_grad
+        self.prepared: Prepared | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        m = self.module
-        self.x = x
-        y, self.code = self.ops.run_forward(x, m.weight, m.bias, m.margin, m.negative_slope)
-        return y
+        from fedpac.native.ops import Prepared
+
+        if self.prepared is None or not self.prepared.fits(x):
+            self.prepared = Prepared(self.module, x)
+        return self.prepared.forward(x)
 
     def backward(self, grad: Tensor, inputs: bool) -> Tensor | None:
+        assert self.prepared is not None
         m = self.module
-        dx = self.ops.empty_input_gradient(self.x) if inputs else None
-        weight, bias = (None if p is None or not self.trained else p.grad for p in (m.weight, m.bias))
-        self.ops.run_backward(grad, self.x, m.weight, self.code, m.margin, m.negative_slope, (dx, weight, bias))
-        return dx
+        dw, db = (None if p is None or not self.trained else p.grad for p in (m.weight, m.bias))
+        return self.prepared.backward(grad, inputs, dw, db)
 
 
 class PlainConvolution:
@@ -143,8 +143,7 @@ class Dropout:
 
 def layer_of(module: nn.Module) -> Layer | None:
     """The layer that does what the module does in training; None where there is none."""
-    from fedpac.native import FusedConvPool
-    from fedpac.native.ops import hooked
+    from fedpac.native.ops import FusedConvPool, hooked
 
     kind = type(module)
     parameters = list(module.parameters())
@@ -160,7 +159,7 @@ def layer_of(module: nn.Module) -> Layer | None:
         return Activation(module) if getattr(module, "negative_slope", 0) >= 0 else None
     if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
         return Flatten()
-    if isinstance(module, nn.Dropout) and kind is nn.Dropout and 0 < module.p < 1:
+    if isinstance(module, nn.Dropout) and kind is nn.Dropout and 0 < module.p < 1 and not module.inplace:
         return Dropout(module)
     return None
 
@@ -190,19 +189,23 @@ def through(layers: Sequence[Layer], x: Tensor) -> Tensor:
 
 
 def cross_entropy_gradient(logits: Tensor, labels: Tensor) -> Tensor:
-    """Of the mean over the batch, by the logits: (softmax - one-hot) / n, from the kernels that autograd would call."""
-    wanted = torch.zeros_like(logits)
-    wanted.scatter_(1, labels[:, None], -1 / len(labels))
-    return torch._log_softmax_backward_data(wanted, logits.log_softmax(1), 1, logits.dtype)
+    """Of the mean over the batch, by the logits: (softmax - one-hot) / n."""
+    if native.available():
+        logits, labels = logits.contiguous(), labels.contiguous()
+        grad = torch.empty_like(logits)
+        softmax_gradient(logits, labels, grad)
+        return grad
+    wanted = torch.zeros_like(logits).scatter_(1, labels[:, None], -1 / len(labels))
+    return torch._log_softmax_backward_data(wanted, logits.log_softmax(1), 1, logits.dtype)  # as autograd does
 
 
 def gradient_of(
-    model: nn.Module, *, on_features: bool = False, pull: Callable[[Tensor, Tensor], Tensor] | None = None
+    model: nn.Module, *, on_features: bool = False, pull: Callable[[Tensor, Tensor, Tensor], None] | None = None
 ) -> Gradient | None:
     """The gradient of the cross-entropy of `model`, or None if it has a part whose derivative is not written out here.
 
     on_features  what comes in are features, for the head alone
-    pull         gives the gradient, by the features, of a term to add: (features, labels) -> gradient
+    pull         (features, labels, gradient): adds to the gradient by the features that of another term
     """
     from fedpac.native.ops import hooked
 
@@ -236,6 +239,8 @@ def gradient_of(
         with backward:
             grad = down(cross_entropy_gradient(scores, labels), len(body), len(layers))
             if first < len(body):
-                down(grad if pull is None else grad + pull(z, labels), 0, len(body))
+                if pull is not None:
+                    pull(z, labels, grad)
+                down(grad, 0, len(body))
 
     return gradient

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedpac.message import Weights
+from fedpac.native.vectors import add_share
 from fedpac.randomness import torch_stream
 from fedpac.task import State, Task
 
@@ -46,6 +47,6 @@ def average(weights: Mapping[int, Weights], shares: Mapping[int, float]) -> Weig
             continue
         sum_ = torch.zeros_like(tensor, dtype=torch.float64)
         for client, w in weights.items():
-            sum_.add_(w[name], alpha=shares[client] / total)
+            add_share(sum_, w[name], shares[client] / total)
         mean[name] = sum_.to(tensor.dtype)
     return mean

@@ -20,7 +20,7 @@ from fedpac.data.augment import crop_and_flip
 from fedpac.errors import TrainingError
 from fedpac.message import Weights
 from fedpac.models import Section, load_into, weights_of
-from fedpac.native import sgd_step
+from fedpac.native.vectors import sgd_step
 from fedpac.randomness import stream_seed
 from fedpac.timing import span
 
@@ -71,9 +71,9 @@ class aligned_cross_entropy:  # noqa: N801  (used like a function)
         gap = z - self.targets.index_select(0, y)
         return gap if self.known is None else gap * self.known[y, None]
 
-    def pull(self, z: Tensor, y: Tensor) -> Tensor:
-        """The gradient of the second term by the features."""
-        return self.gap(z, y).mul_(2 * self.strength / z.numel())
+    def pull(self, z: Tensor, y: Tensor, gradient: Tensor) -> None:
+        """Adds the gradient of the second term by the features."""
+        gradient.add_(self.gap(z, y), alpha=2 * self.strength / z.numel())
 
 
 def weighted_cross_entropy(weights: Tensor) -> Loss:

@@ -5,6 +5,7 @@ from PIL import Image
 
 from fedpac.data import Part, Pool, crop_and_flip
 from fedpac.data.shift import relabelling, rotate
+from fedpac.native import vectors
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -98,7 +99,10 @@ def crop_and_flip_slowly(x: torch.Tensor, generator: torch.Generator, fill: torc
 
 
 @pytest.mark.parametrize("shape", [(50, 3, 32, 32), (1, 1, 28, 28), (7, 3, 12, 20)])
-def test_crop_and_flip_is_the_slow_one_made_fast(shape):
+@pytest.mark.parametrize("native", [True, False])
+def test_crop_and_flip_is_the_slow_one_made_fast(shape, native, monkeypatch):
+    if not native:
+        monkeypatch.setattr(vectors, "library", lambda: None)
     x, fill = torch.randn(shape), torch.randn(shape[1])
     assert torch.equal(crop_and_flip(x, generator(), fill), crop_and_flip_slowly(x, generator(), fill))
     zero = torch.zeros(shape[1])

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from fedpac.native.vectors import move
+
 PADDING = 4
 
 
@@ -15,9 +17,13 @@ def crop_and_flip(x: Tensor, generator: torch.Generator, fill: Tensor | None = N
     n, channels, height, width = x.shape
     top, left = torch.randint(2 * PADDING + 1, (2, n, 1), generator=generator)
     mirrored = torch.randint(2, (n, 1), generator=generator).bool()
+    border = x.new_zeros(channels) if fill is None else fill.to(x)
+    moved = move(x, PADDING - top.view(n), PADDING - left.view(n), mirrored.view(n), border)
+    if moved is not None:
+        return moved
 
     wide = (n, channels, height + 2 * PADDING, width + 2 * PADDING)
-    padded = x.new_zeros(wide) if fill is None else fill.to(x).view(1, -1, 1, 1).expand(wide).contiguous()
+    padded = border.view(1, -1, 1, 1).expand(wide).contiguous()
     padded[:, :, PADDING:-PADDING, PADDING:-PADDING] = x
     rows = top + torch.arange(height)
     across = torch.arange(width)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from fedpac.native.build import available, library, reason
 
 if TYPE_CHECKING:
-    from fedpac.native.ops import FusedConvPool, accelerate, conv_pool_act, sgd_step
+    from fedpac.native.ops import FusedConvPool, accelerate, conv_pool_act
 
-__all__ = ["FusedConvPool", "accelerate", "available", "conv_pool_act", "library", "reason", "sgd_step"]
+__all__ = ["FusedConvPool", "accelerate", "available", "conv_pool_act", "library", "reason"]
 
 
 def __getattr__(name: str) -> Any:

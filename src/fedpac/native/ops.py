@@ -125,16 +125,6 @@ def _empty_outputs(x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Ten
     return y.permute(0, 3, 1, 2), torch.empty_like(y, dtype=torch.uint8)
 
 
-def run_forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, negative_slope: float
-) -> tuple[Tensor, Tensor]:
-    """The result and what the backward pass must know of it, without autograd."""
-    if not _supported(x, weight, bias, padding):
-        _composed(x, weight, bias, padding, negative_slope)  # torch knows best what is wrong with the operands
-        raise TypeError(f"the native convolution does not take {x.dtype} on {x.device}")
-    return _forward(x, weight, bias, padding, negative_slope)
-
-
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, negative_slope: float
 ) -> tuple[Tensor, Tensor]:
@@ -148,14 +138,13 @@ def _forward(
     return y, code
 
 
-def empty_input_gradient(x: Tensor) -> Tensor:
-    """Where run_backward can leave dx: channels-last memory."""
+def _empty_input_gradient(x: Tensor) -> Tensor:
     batch, channels, height, width = x.shape
     return x.new_empty((batch, height, width, channels)).permute(0, 3, 1, 2)
 
 
 def _empty_gradients(x: Tensor, weight: Tensor, needed: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
-    dx = empty_input_gradient(x if needed[0] else x.new_empty((0, 0, 0, 0)))
+    dx = _empty_input_gradient(x if needed[0] else x.new_empty((0, 0, 0, 0)))
     return dx, weight.new_empty(weight.shape if needed[1] else 0), weight.new_empty(weight.shape[0] if needed[2] else 0)
 
 
@@ -163,24 +152,56 @@ def _backward(
     grad: Tensor, x: Tensor, weight: Tensor, code: Tensor, padding: int, negative_slope: float, needed: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
     gradients = _empty_gradients(x, weight, needed)
-    run_backward(
-        grad, x, weight, code, padding, negative_slope,
-        tuple(g if n else None for g, n in zip(gradients, needed, strict=True)),
-    )  # fmt: skip
-    return gradients
-
-
-def run_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, code: Tensor, padding: int, negative_slope: float,
-    out: tuple[Tensor | None, ...],
-) -> None:  # fmt: skip
-    """Leaves the gradients in the three of `out`, each of which may be None: dx channels-last, dw and db contiguous."""
     weight = weight.contiguous()
     _call(
         "backward", x.dtype, _shape(x, weight, padding), x.data_ptr(), _strides(x), weight.data_ptr(), grad.data_ptr(),
         _strides(grad), code.data_ptr(), negative_slope,
-        *map(_pointer, out),
+        *(g.data_ptr() if n else None for g, n in zip(gradients, needed, strict=True)),
     )  # fmt: skip
+    return gradients
+
+
+class Prepared:
+    """A fused block for inputs of one shape and layout, without autograd: checks, memory and arguments are made once.
+
+    Each forward() overwrites the result of the one before, and so does backward().
+    """
+
+    def __init__(self, block: FusedConvPool, x: Tensor) -> None:
+        self.block = block
+        self.layout = x.shape, x.stride(), x.dtype
+        weight, bias = block.weight, block.bias
+        operands = (x, weight, bias, block.margin)
+        if not _supported(*operands) or not weight.is_contiguous() or not (bias is None or bias.is_contiguous()):
+            _composed(*operands, block.negative_slope)  # torch knows best what is wrong with the operands
+            raise TypeError(f"the native convolution does not take {x.dtype} on {x.device}")
+        self.y, self.code = _empty_outputs(x, weight, block.margin)
+        self.dx: Tensor | None = None
+        self.shape, self.strides = _shape(x, weight, block.margin), _strides(x)
+
+    def fits(self, x: Tensor) -> bool:
+        return self.layout == (x.shape, x.stride(), x.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.x, block = x, self.block
+        _call(
+            "forward", x.dtype, self.shape, x.data_ptr(), self.strides, block.weight.data_ptr(), _pointer(block.bias),
+            block.negative_slope, self.y.data_ptr(), self.code.data_ptr(),
+        )  # fmt: skip
+        return self.y
+
+    def backward(self, grad: Tensor, inputs: bool, dw: Tensor | None, db: Tensor | None) -> Tensor | None:
+        """Fills dw and db, which must be contiguous, if they are given; returns dx if it is wanted."""
+        x, block = self.x, self.block
+        assert grad.shape == self.y.shape
+        if inputs and self.dx is None:
+            self.dx = _empty_input_gradient(x)
+        dx = self.dx if inputs else None
+        _call(
+            "backward", x.dtype, self.shape, x.data_ptr(), self.strides, block.weight.data_ptr(), grad.data_ptr(),
+            _strides(grad), self.code.data_ptr(), block.negative_slope, _pointer(dx), _pointer(dw), _pointer(db),
+        )  # fmt: skip
+        return dx
 
 
 _operators: Any = torch.library.Library("fedpac", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -232,39 +253,6 @@ class _ConvPoolAct(torch.autograd.Function):
 
 
 _differentiable = cast(Callable[..., Tensor], _ConvPoolAct.apply)
-
-
-def sgd_step(
-    parameters: Tensor, gradient: Tensor, velocity: Tensor | None, lr: float, momentum: float, weight_decay: float
-) -> None:
-    """v <- momentum v + gradient + weight_decay parameters; parameters <- parameters - lr v, all in place.
-
-    Without momentum no velocity is needed. The gradient may or may not have been changed afterwards.
-    """
-    vectors = [v for v in (parameters, gradient, velocity) if v is not None]
-    if parameters.dtype in _SUFFIX and all(_flat_like(parameters, v) for v in vectors) and library() is not None:
-        pointers = (parameters.data_ptr(), gradient.data_ptr(), _pointer(velocity))
-        _sgd(parameters.dtype)(parameters.numel(), *pointers, lr, momentum, weight_decay)
-        return
-    if weight_decay:
-        gradient.add_(parameters, alpha=weight_decay)
-    if velocity is not None:
-        gradient = velocity.mul_(momentum).add_(gradient)
-    parameters.sub_(gradient, alpha=lr)
-
-
-def _flat_like(a: Tensor, b: Tensor) -> bool:
-    return b.dtype == a.dtype and b.shape == a.shape and b.device.type == "cpu" and b.is_contiguous()
-
-
-@functools.cache
-def _sgd(dtype: torch.dtype) -> Callable[..., None]:
-    native = library()
-    assert native is not None
-    function = native[f"fedpac_sgd_{_SUFFIX[dtype]}"]
-    function.argtypes = [ctypes.c_int64] + [ctypes.c_void_p] * 3 + [ctypes.c_double] * 3
-    function.restype = None
-    return function
 
 
 class FusedConvPool(nn.Conv2d):

@@ -1,0 +1,93 @@
+// What is done to all weights or all pixels, each in one pass over memory; fedpac/native/vectors.py says what it means.
+
+#include <cmath>
+#include <cstdint>
+
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define WIDEST_VECTORS __attribute__((target_clones("avx2", "default")))
+#else
+#define WIDEST_VECTORS
+#endif
+
+namespace {
+
+template <class T>
+inline __attribute__((always_inline)) void step(int64_t n, T* __restrict parameters, const T* __restrict gradient,
+                                                T* __restrict velocity, T rate, T momentum, T decay) {
+    for (int64_t i = 0; i < n; ++i) {
+        T v = gradient[i] + decay * parameters[i];
+        if (velocity) velocity[i] = v = momentum * velocity[i] + v;
+        parameters[i] -= rate * v;
+    }
+}
+
+// Part of a row of an image, from right to left or from left to right.
+template <class T> void copy_row(const T* from, int64_t step, int64_t n, T* to) {
+    if (step == 1)
+        for (int64_t i = 0; i < n; ++i) to[i] = from[i];
+    else
+        for (int64_t i = 0; i < n; ++i) to[i] = from[-i];
+}
+
+// One channel of an image, moved down and to the right: what comes into view is `fill`.
+template <class T>
+void move(int64_t height, int64_t width, const T* x, int64_t down, int64_t right, bool mirrored, T fill, T* out) {
+    for (int64_t i = 0; i < height; ++i, out += width) {
+        for (int64_t j = 0; j < width; ++j) out[j] = fill;
+        const int64_t row = i - down, from = right < 0 ? -right : 0, to = right > 0 ? width - right : width;
+        if (row < 0 || row >= height || from >= to) continue;
+        // the columns from..to of x are in view, at from + right or, in a mirror, counted from the other side
+        if (mirrored) copy_row(x + row * width + to - 1, -1, to - from, out + width - right - to);
+        else copy_row(x + row * width + from, 1, to - from, out + from + right);
+    }
+}
+
+template <class T>
+void move_all(int64_t n, int64_t channels, int64_t height, int64_t width, const T* x, const int64_t* down,
+              const int64_t* right, const int64_t* mirrored, const T* fill, T* out) {
+    const int64_t size = height * width;
+    for (int64_t k = 0; k < n; ++k)
+        for (int64_t c = 0; c < channels; ++c, x += size, out += size)
+            move(height, width, x, down[k], right[k], mirrored[k] != 0, fill[c], out);
+}
+
+// (softmax - one-hot) / rows; 1 if a label is not among the classes.
+template <class T>
+int softmax_gradient(int64_t rows, int64_t classes, const T* logits, const int64_t* labels, T* out) {
+    for (int64_t i = 0; i < rows; ++i, logits += classes, out += classes) {
+        if (labels[i] < 0 || labels[i] >= classes) return 1;
+        T largest = logits[0], sum = 0;
+        for (int64_t k = 1; k < classes; ++k) largest = logits[k] > largest ? logits[k] : largest;
+        for (int64_t k = 0; k < classes; ++k) sum += out[k] = std::exp(logits[k] - largest);  // a NaN reaches all
+        for (int64_t k = 0; k < classes; ++k) out[k] = (out[k] / sum - (k == labels[i])) / T(rows);
+    }
+    return 0;
+}
+
+}  // namespace
+
+// sum += share * x
+extern "C" WIDEST_VECTORS int fedpac_add_share(int64_t n, double* __restrict sum, const float* __restrict x,
+                                                double share) {
+    for (int64_t i = 0; i < n; ++i) sum[i] += share * double(x[i]);
+    return 0;
+}
+
+#define EXPORT(T, suffix)                                                                                         \
+    extern "C" WIDEST_VECTORS int fedpac_sgd_##suffix(int64_t n, T* parameters, const T* gradient, T* velocity,  \
+                                                       double rate, double momentum, double decay) {             \
+        step<T>(n, parameters, gradient, velocity, T(rate), T(momentum), T(decay));                               \
+        return 0;                                                                                                 \
+    }                                                                                                             \
+    extern "C" int fedpac_softmax_gradient_##suffix(int64_t rows, int64_t classes, const T* logits,               \
+                                                    const int64_t* labels, T* out) {                              \
+        return softmax_gradient<T>(rows, classes, logits, labels, out);                                           \
+    }                                                                                                             \
+    extern "C" int fedpac_move_##suffix(int64_t n, int64_t channels, int64_t height, int64_t width, const T* x,  \
+                                         const int64_t* down, const int64_t* right, const int64_t* mirrored,      \
+                                         const T* fill, T* out) {                                                 \
+        move_all<T>(n, channels, height, width, x, down, right, mirrored, fill, out);                             \
+        return 0;                                                                                                 \
+    }
+EXPORT(float, f32)
+EXPORT(double, f64)

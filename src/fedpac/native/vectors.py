@@ -1,0 +1,95 @@
+"""What is done to all weights or to all pixels at once: in one pass of native code, or by torch where there is none."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpac.native.build import library
+
+_SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
+_POINTER, _INTEGER, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+_ARGUMENTS: dict[str, list[Any]] = {
+    "sgd": [_INTEGER] + [_POINTER] * 3 + [_NUMBER] * 3,
+    "move": [_INTEGER] * 4 + [_POINTER] * 6,
+    "softmax_gradient": [_INTEGER] * 2 + [_POINTER] * 3,
+    "add_share": [_INTEGER, _POINTER, _POINTER, _NUMBER],
+}
+
+
+@functools.cache
+def _entry(name: str, dtype: torch.dtype | None = None) -> Callable[..., int]:
+    native = library()
+    assert native is not None
+    function = native[f"fedpac_{name}" if dtype is None else f"fedpac_{name}_{_SUFFIX[dtype]}"]
+    function.argtypes = _ARGUMENTS[name]
+    return function
+
+
+def _usable(*tensors: Tensor | None) -> bool:
+    """Whether native code can run over these: plain memory, and a library to do it."""
+    return library() is not None and all(
+        t is None or (t.dtype in _SUFFIX and t.device.type == "cpu" and t.is_contiguous()) for t in tensors
+    )
+
+
+def sgd_step(
+    parameters: Tensor, gradient: Tensor, velocity: Tensor | None, lr: float, momentum: float, weight_decay: float
+) -> None:
+    """v <- momentum v + gradient + weight_decay parameters; parameters <- parameters - lr v, all in place.
+
+    Without momentum no velocity is needed. The gradient may or may not have been changed afterwards.
+    """
+    vectors = [v for v in (parameters, gradient, velocity) if v is not None]
+    alike = all(v.dtype == parameters.dtype and v.shape == parameters.shape for v in vectors)
+    if alike and _usable(*vectors):
+        pointers = (parameters.data_ptr(), gradient.data_ptr(), None if velocity is None else velocity.data_ptr())
+        _entry("sgd", parameters.dtype)(parameters.numel(), *pointers, lr, momentum, weight_decay)
+        return
+    if weight_decay:
+        gradient.add_(parameters, alpha=weight_decay)
+    if velocity is not None:
+        gradient = velocity.mul_(momentum).add_(gradient)
+    parameters.sub_(gradient, alpha=lr)
+
+
+def add_share(total: Tensor, x: Tensor, share: float) -> None:
+    """total += share * x, where the total is float64 and x may be float32."""
+    if total.dtype == torch.float64 and x.dtype == torch.float32 and total.shape == x.shape and _usable(total, x):
+        _entry("add_share")(x.numel(), total.data_ptr(), x.data_ptr(), share)
+    else:
+        total.add_(x, alpha=share)
+
+
+def move(x: Tensor, down: Tensor, right: Tensor, mirrored: Tensor, fill: Tensor) -> Tensor | None:
+    """Each image (n, channels, height, width) moved by so many pixels and then mirrored where `mirrored` is not 0.
+
+    fill: one value for each channel, for what comes into view. None where there is no native code for such operands.
+    """
+    fill = fill.to(x)
+    if x.dim() != 4 or not _usable(x, fill) or fill.shape != x.shape[1:2]:
+        return None
+    places = [t.to(torch.int64).contiguous() for t in (down, right, mirrored)]
+    if any(t.shape != x.shape[:1] or t.device.type != "cpu" for t in places):
+        return None
+    out = torch.empty_like(x)
+    _entry("move", x.dtype)(
+        *x.shape, x.data_ptr(), *(t.data_ptr() for t in places), fill.data_ptr(), out.data_ptr()
+    )  # fmt: skip
+    return out
+
+
+def softmax_gradient(logits: Tensor, labels: Tensor, out: Tensor) -> None:
+    """(softmax - one-hot) / n into `out`: the gradient of the mean cross-entropy of n rows of logits."""
+    if logits.dim() != 2 or not _usable(logits, out) or labels.dtype != torch.int64 or not labels.is_contiguous():
+        raise TypeError("native code needs plain matrices and labels")
+    if out.shape != logits.shape or out.dtype != logits.dtype or labels.shape != logits.shape[:1]:
+        raise ValueError("as many labels and gradients as rows")
+    pointers = logits.data_ptr(), labels.data_ptr(), out.data_ptr()
+    if _entry("softmax_gradient", logits.dtype)(*logits.shape, *pointers):
+        raise IndexError("a label is not among the classes")

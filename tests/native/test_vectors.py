@@ -1,0 +1,122 @@
+"""Passes over all weights or all pixels, against torch."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fedpac.native import available, vectors
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
+def test_steps_like_torch(
+    native: bool, momentum: float, weight_decay: float, dtype: torch.dtype, tolerance: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if native and not available():
+        pytest.skip("no native library on this machine")
+    if not native:
+        monkeypatch.setattr(vectors, "library", lambda: None)
+    ours = torch.randn(1003, dtype=dtype)
+    theirs = ours.clone().requires_grad_()
+    optimizer = torch.optim.SGD([theirs], lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    velocity = torch.zeros_like(ours) if momentum else None
+    for _ in range(3):
+        gradient = torch.randn_like(ours)
+        theirs.grad = gradient.clone()
+        optimizer.step()
+        vectors.sgd_step(ours, gradient, velocity, 0.1, momentum, weight_decay)
+    torch.testing.assert_close(ours, theirs.detach(), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("start", range(9))
+def test_bits_do_not_depend_on_alignment(start: int) -> None:
+    memory = torch.randn(3, 200)
+    aligned = [row[:150].clone() for row in memory]
+    shifted = [row[start : start + 150] for row in torch.randn(3, 200)]
+    for to, value in zip(shifted, aligned, strict=True):
+        to.copy_(value)
+    vectors.sgd_step(*aligned, 0.1, 0.5, 0.01)
+    vectors.sgd_step(*shifted, 0.1, 0.5, 0.01)
+    assert all(torch.equal(a, b) for a, b in zip(aligned[::2], shifted[::2], strict=True))
+
+
+def test_a_number_that_is_none_stays_visible() -> None:
+    parameters, gradient = torch.ones(20), torch.zeros(20)
+    gradient[3], gradient[17] = torch.nan, torch.inf
+    vectors.sgd_step(parameters, gradient, None, 0.1, 0.0, 0.0)
+    assert parameters.isfinite().sum() == 18
+
+
+def test_vectors_in_pieces_are_served_by_torch() -> None:
+    parameters, gradient = torch.ones(20)[::2], torch.full((10,), 2.0)
+    vectors.sgd_step(parameters, gradient, torch.zeros(10), 0.25, 0.5, 0.0)
+    assert torch.equal(parameters, torch.full((10,), 0.5))
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_adds_shares(native: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr(vectors, "library", lambda: None)
+    total, x = torch.randn(7, 13, dtype=torch.float64), torch.randn(13, 7, dtype=dtype)
+    for operand in (x.t(), x.t().contiguous()):
+        expected = total + 0.3 * operand.double()
+        vectors.add_share(total, operand, 0.3)
+        torch.testing.assert_close(total, expected, rtol=0, atol=1e-15)
+
+
+def test_moves_any_distance() -> None:
+    if not available():
+        pytest.skip("no native library on this machine")
+    x, fill = torch.arange(1.0, 41.0).view(1, 2, 4, 5), torch.tensor([-1.0, -2.0])
+    for down in range(-6, 7):
+        for right in range(-6, 7):
+            for mirrored in (0, 1):
+                wide = fill.view(1, 2, 1, 1).expand(1, 2, 16, 17).clone()
+                wide[:, :, 6:10, 6:11] = x
+                expected = wide[:, :, 6 - down : 10 - down, 6 - right : 11 - right]
+                place = [torch.tensor([t]) for t in (down, right, mirrored)]
+                moved = vectors.move(x, *place, fill)
+                assert moved is not None
+                assert torch.equal(moved, expected.flip(-1) if mirrored else expected)
+
+
+def test_moves_only_what_it_can() -> None:
+    place = [torch.zeros(2, dtype=torch.int64)] * 3
+    assert vectors.move(torch.zeros(2, 3, 4, 4, dtype=torch.float16), *place, torch.zeros(3)) is None
+    assert vectors.move(torch.zeros(2, 3, 4, 8)[..., ::2], *place, torch.zeros(3)) is None
+    assert vectors.move(torch.zeros(3, 3, 4, 4), *place, torch.zeros(3)) is None
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-15), (torch.float32, 1e-7)])
+@pytest.mark.parametrize("size", [(50, 10), (1, 3), (4, 1), (0, 5)])
+def test_softmax_gradient(size: tuple[int, int], dtype: torch.dtype, tolerance: float) -> None:
+    if not available():
+        pytest.skip("no native library on this machine")
+    logits = (30 * torch.randn(size, dtype=dtype)).requires_grad_()
+    labels = torch.arange(size[0]) % size[1]
+    out = torch.empty_like(logits)
+    vectors.softmax_gradient(logits.detach(), labels, out)
+    if size[0]:
+        (expected,) = torch.autograd.grad(F.cross_entropy(logits, labels), logits)
+        torch.testing.assert_close(out, expected, rtol=0, atol=tolerance)
+
+
+def test_softmax_gradient_shows_what_is_wrong() -> None:
+    if not available():
+        pytest.skip("no native library on this machine")
+    logits, labels, out = torch.zeros(2, 4), torch.tensor([0, 3]), torch.empty(2, 4)
+    for bad in (torch.nan, torch.inf):
+        logits[0, 2] = bad
+        vectors.softmax_gradient(logits, labels, out)
+        assert out.isnan().any(1).tolist() == [True, False]
+    for wrong in (-1, 4):
+        with pytest.raises(IndexError):
+            vectors.softmax_gradient(logits, torch.tensor([0, wrong]), out)
+    with pytest.raises(TypeError):
+        vectors.softmax_gradient(logits, labels.float(), out)
+    with pytest.raises(ValueError, match="rows"):
+        vectors.softmax_gradient(logits, labels[:1], out)
