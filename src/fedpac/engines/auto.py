@@ -1,12 +1,13 @@
 """The default: worker processes, unless the visits are so short that sending them costs more than doing them."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 from statistics import median
 from typing import ClassVar
 
 from fedpac.data.clients import ClientData
+from fedpac.engines.base import Engine
 from fedpac.engines.process import ProcessEngine
 from fedpac.engines.serial import SerialEngine
 from fedpac.engines.site import Job, Kind, Outcome
@@ -14,21 +15,38 @@ from fedpac.methods.base import Method
 from fedpac.task import Task
 
 
-class AutoEngine(ProcessEngine):
-    """Goes by how long the last visits of the same kind took. The numbers are the same wherever they are made."""
+class AutoEngine(Engine):
+    """Goes by how long visits of the same kind have taken. The numbers are the same wherever they are made.
+
+    The first visit of a kind is made here; workers are started when there is something long for them to do.
+    """
 
     short: ClassVar[float] = 2e-3  # seconds; sending a visit to a worker and its answer back takes half of it
+    surely_long: ClassVar[float] = 0.1  # even for the first visit of all, which finds nothing prepared
 
     def __init__(self, task: Task, method: Method, data: Sequence[ClientData], workers: int | None = None) -> None:
-        super().__init__(task, method, data, workers)
-        self.here = SerialEngine(task, method, data)
+        super().__init__()
+        self.parts = task, method, data
+        self.count = workers
+        self.here = SerialEngine(*self.parts)
         self.usual: dict[Kind, float] = {}  # seconds
 
+    @cached_property
+    def there(self) -> ProcessEngine:
+        return ProcessEngine(*self.parts, self.count)
+
     def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
-        first = next(jobs, None)
-        if first is None:
-            return []
-        here = self.usual.get(first.kind, math.inf) < self.short
-        outcomes = list((self.here.run if here else super().run)(chain([first], jobs)))
-        self.usual[first.kind] = median(outcome.seconds for outcome in outcomes)
+        outcomes: list[Outcome] = []
+        for job in jobs:
+            if self.usual.get(job.kind, -1.0) >= self.short:
+                outcomes += self.there.run(chain([job], jobs))
+                self.usual[job.kind] = median(outcome.seconds for outcome in outcomes)
+            else:
+                outcomes += self.here.run(iter([job]))
+                spent = outcomes[-1].seconds
+                self.usual[job.kind] = spent if job.kind in self.usual or spent > self.surely_long else 0.0
         return outcomes
+
+    def close(self) -> None:
+        if "there" in self.__dict__:
+            self.there.close()
