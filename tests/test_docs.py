@@ -13,6 +13,7 @@ from fedpac.runs.results import exact_text, page_text
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "results" / "fashion-mnist-20"
 PAGE = ROOT / "docs" / "results.md"
+TITLES = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 
 
 def percent(run: str, which: str, when: str) -> str:
@@ -48,6 +49,13 @@ def test_the_readme_quotes_the_files() -> None:
     ours = {percent("fedpac", "received", when) for when in ("final", "best")}
     ours |= {percent("fedavg", which, "final") for which in ("received", "personal")}
     assert set(re.findall(r"\d\d\.\d\d", caption)) == papers | ours
+
+
+def test_the_readme_quotes_the_speed() -> None:
+    text = (ROOT / "README.md").read_text()
+    table = (ROOT / "benchmarks" / "results" / "rounds.md").read_text()
+    for dataset, times in re.findall(r"\| (\S+) \| native \| [^|]* \| [^|]* \| (\S+) ", table):
+        assert re.search(rf"{times}( times faster)? on {TITLES[dataset]}", text)
 
 
 def test_the_spread_of_weights_is_that_of_the_file() -> None:
