@@ -55,7 +55,7 @@ class Experiment(_Part):
 
     name: str
     title: str
-    source: str  # where in the paper
+    source: str = ""  # where in the paper
     place: int = 1000  # on the page of results
     shows: Literal["table", "sweep", "curves", "weights"] = "table"
     axis: str = ""

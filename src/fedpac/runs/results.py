@@ -144,7 +144,9 @@ def _contents(experiments: Sequence[Experiment], root: Path) -> str:
 
 
 def _section(experiment: Experiment, root: Path, page: Path) -> str:
-    parts = [f"## {experiment.title} (`{experiment.name}`)\n\n{experiment.source} of the paper.\n"]
+    parts = [f"## {experiment.title} (`{experiment.name}`)\n"]
+    if experiment.source:
+        parts.append(f"In the paper: {experiment.source}.\n")
     waiting = []
     for key, setting in experiment.settings.items():
         rows = outcomes(experiment, key, root)
