@@ -49,7 +49,7 @@ def test_two_rounds_equal_the_literal_algorithm(rounds, beta):
         answers = []
         for i, own in enumerate(data):
             client = visit(task, data, i, t)
-            wanted = rounds or -(-RECIPE["epochs"] * -(-client.n // RECIPE["batch"]) // 3)
+            wanted = rounds or RECIPE["epochs"] * -(-client.n // RECIPE["batch"])
             batches = batches_of(client, epochs=wanted)[:wanted]
             theta[i], answer = by_the_book(task.model, w, *own.train.tensors(), batches, 10, 3, 0.02, 0.03)
             answers.append(answer)

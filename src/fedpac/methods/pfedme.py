@@ -24,8 +24,7 @@ class PFedMe(FedAvg):
         w_i     <- w_i - eta lam (w_i - theta_i)
     w <- (1 - beta) w + beta sum_i n_i / n  w_i
 
-    theta_i is the personal model. R is by default E epochs of batches divided by K: as many gradients as FedAvg takes,
-    where R = E epochs of batches would take K times as many.
+    theta_i is the personal model. R is by default all batches of E epochs, so a round takes K times FedAvg's gradients.
     """
 
     name: ClassVar[str] = "pfedme"
@@ -36,7 +35,7 @@ class PFedMe(FedAvg):
     lam: Annotated[float, Field(gt=0, le=1e6, description="lambda, strength of the pull to the global model")] = 10.0
     steps: Annotated[int, Field(ge=1, le=10_000, description="K, SGD steps on each mini-batch")] = 5
     local_rounds: Annotated[
-        int | None, Field(ge=1, le=1_000_000, description="R, mini-batches each round; as many as cost E epochs")
+        int | None, Field(ge=1, le=1_000_000, description="R, mini-batches each round; all of E epochs if not given")
     ] = None
     lr: Annotated[float | None, Field(gt=0, description="rate of theta; the recipe's where not given")] = None
     eta: Annotated[float | None, Field(gt=0, description="rate of w; the recipe's where not given")] = None
@@ -71,8 +70,7 @@ class PFedMe(FedAvg):
 
     def batches(self, client: Client) -> list[Tensor]:
         recipe = client.recipe
-        in_epochs = recipe.epochs * steps_per_epoch(client.n, recipe.batch)
-        rounds = self.local_rounds or -(-in_epochs // self.steps)
+        rounds = self.local_rounds or recipe.epochs * steps_per_epoch(client.n, recipe.batch)
         return list(islice(shuffled_batches(client.n, recipe.batch, rounds, client.stream("train")), rounds))
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
