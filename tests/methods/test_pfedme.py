@@ -83,11 +83,12 @@ def test_the_global_model_moves_by_default_and_beta_zero_is_refused():
         make_method("pfedme", {"beta": 0})
 
 
-def test_it_takes_as_many_gradients_as_fedavg():
+def test_it_takes_every_batch_of_its_epochs():
     data = tiny_data(sizes=(40, 40))
     task = tiny_task(2, epochs=5)
     client = visit(task, data, 0)
-    assert len(PFedMe().batches(client)) * PFedMe().steps == len(batches_of(client))
+    assert len(PFedMe().batches(client)) == len(batches_of(client)) == 5 * 10
+    assert len(PFedMe(local_rounds=12).batches(client)) == 12
 
 
 def test_an_overshooting_rate_is_refused():
