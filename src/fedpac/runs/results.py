@@ -26,7 +26,7 @@ COLUMNS = {
     "rounds": "rounds",
     "seeds": "seeds",
     "megabytes": "MB a round, up / down",
-    "seconds": "s a round",
+    "seconds": "s, quickest round",
 }
 
 INTRODUCTION = """# Results
@@ -36,8 +36,9 @@ is the model as it comes from the server, before local training, *personal* the 
 it shows, the one that the method's paper reports, and gives the other one beside it. *Final* is the last round, as in
 the paper's tables; *best* is the best evaluated round (every fifth is), chosen on test data and so only there to show
 how much the choice of the round matters. With several seeds: mean ± standard deviation over seeds. A difference in
-brackets is that of a run which has not reached its last round yet. Seconds are those of the clients' computing in one
-round, all clients together, with evaluation in every fifth; other work ran on the machine, so they are upper bounds.
+brackets is that of a run which has not reached its last round yet. Seconds are those of the clients' computing, all
+clients of a round together, in the quickest round of the run: the runs shared their machine with other work, which that
+round felt least.
 
 Every row is a run folder in `results/` with its config, all clients' accuracies, command, commit and versions; the CSV
 file of a table has all of it at full precision.
@@ -195,7 +196,7 @@ def _row(outcome: Outcome, shared: int) -> dict[str, str]:
         "rounds": str(outcome.last) if outcome.finished else f"{outcome.last} of {first.config['run']['rounds']}",
         "seeds": str(len(outcome.runs)),
         "megabytes": " / ".join(f"{first.total_bytes(way) / rounds / 1e6:.1f}" for way in ("up", "down")),
-        "seconds": f"{np.mean([float(r['client_seconds']) for r in first.rounds]):.1f}",
+        "seconds": f"{min(float(r['client_seconds']) for r in first.rounds):.1f}",
     }
 
 
