@@ -58,6 +58,21 @@ def test_the_readme_quotes_the_speed() -> None:
         assert re.search(rf"{times}( times faster)? on {TITLES[dataset]}", text)
 
 
+def test_the_verdict_quotes_the_files() -> None:
+    """Every number with two decimals is in a result file, or the difference of one and the paper's."""
+    known: set[str] = set()
+    with (ROOT / "results" / "all-methods.csv").open() as file:
+        for row in csv.DictReader(file):
+            ours = [float(row[f"{which}_{when}"]) for which in ("received", "personal") for when in ("final", "best")]
+            known |= {f"{value:.2f}" for value in ours} | {row["paper"]}
+            if row["paper"]:
+                known |= {f"{value - float(row['paper']):+.2f}" for value in ours}
+    draws = (ROOT / "results" / "test-draws.csv").read_text().splitlines()[2:]
+    known |= {number for line in draws for number in line.split(",")[1:]}
+    text = (ROOT / "docs" / "verdict.md").read_text().partition("## How the combination weights")[0]
+    assert set(re.findall(r"(?<![\d.])[+-]?\d+\.\d\d(?!\d)", text)) <= known
+
+
 def test_the_spread_of_weights_is_that_of_the_file() -> None:
     lines = (ROOT / "results" / "weight-spread.csv").read_text().splitlines()
     cells: dict[tuple[str, str], list[str]] = {}
