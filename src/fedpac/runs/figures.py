@@ -204,7 +204,7 @@ def beside_paper(dots: Sequence[Dot], title: str, path: Path, final: bool = True
             handles.append(
                 Line2D([], [], linestyle="", marker="o", color="#555555", markerfacecolor="white", label=after)
             )
-        axes.legend(handles=handles, loc="lower right", fontsize=9)
+        axes.legend(handles=handles, loc="upper left", fontsize=9)  # the best is above and right
         return save(figure, path)
 
 
