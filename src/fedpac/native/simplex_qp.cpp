@@ -9,11 +9,7 @@
 #include <limits>
 #include <vector>
 
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define WIDEST_VECTORS __attribute__((target_clones("avx2", "default")))
-#else
-#define WIDEST_VECTORS
-#endif
+#include "widest_vectors.h"
 
 namespace {
 
