@@ -175,9 +175,8 @@ def train(
         for index in batches:
             for norm in norms:
                 norm.train(len(index) > 1)  # one sample has no variance: the running statistics stand in
-            xb, yb = x.index_select(0, index), y.index_select(0, index)
-            if augment is not None:
-                xb = augment(xb)
+            xb = x.index_select(0, index) if augment is None else augment(x, index=index)
+            yb = y.index_select(0, index)
             if by_hand is not None:
                 by_hand(xb, yb)
             else:

@@ -105,6 +105,8 @@ def test_crop_and_flip_is_the_slow_one_made_fast(shape, native, monkeypatch):
         monkeypatch.setattr(vectors, "library", lambda: None)
     x, fill = torch.randn(shape), torch.randn(shape[1])
     assert torch.equal(crop_and_flip(x, generator(), fill), crop_and_flip_slowly(x, generator(), fill))
+    some = torch.tensor([len(x) - 1, 0, 0])
+    assert torch.equal(crop_and_flip(x, generator(), fill, some), crop_and_flip_slowly(x[some], generator(), fill))
     zero = torch.zeros(shape[1])
     assert torch.equal(crop_and_flip(x, generator()), crop_and_flip_slowly(x, generator(), zero))
 

@@ -79,16 +79,20 @@ def test_moves_any_distance() -> None:
                 wide[:, :, 6:10, 6:11] = x
                 expected = wide[:, :, 6 - down : 10 - down, 6 - right : 11 - right]
                 place = [torch.tensor([t]) for t in (down, right, mirrored)]
-                moved = vectors.move(x, *place, fill)
+                moved = vectors.move(x, torch.tensor([0]), *place, fill)
                 assert moved is not None
                 assert torch.equal(moved, expected.flip(-1) if mirrored else expected)
 
 
 def test_moves_only_what_it_can() -> None:
-    place = [torch.zeros(2, dtype=torch.int64)] * 3
+    place = [torch.zeros(2, dtype=torch.int64)] * 4  # the index, and where to
     assert vectors.move(torch.zeros(2, 3, 4, 4, dtype=torch.float16), *place, torch.zeros(3)) is None
     assert vectors.move(torch.zeros(2, 3, 4, 8)[..., ::2], *place, torch.zeros(3)) is None
-    assert vectors.move(torch.zeros(3, 3, 4, 4), *place, torch.zeros(3)) is None
+    assert vectors.move(torch.zeros(3, 3, 4, 4), *place[:3], torch.zeros(1), torch.zeros(3)) is None
+    for outside in (-1, 3):
+        if available():
+            with pytest.raises(IndexError, match="not among the images"):
+                vectors.move(torch.zeros(3, 3, 4, 4), torch.tensor([0, outside]), *place[1:], torch.zeros(3))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-15), (torch.float32, 1e-7)])

@@ -8,23 +8,27 @@ from fedpac.native.vectors import move
 PADDING = 4
 
 
-def crop_and_flip(x: Tensor, generator: torch.Generator, fill: Tensor | None = None) -> Tensor:
+def crop_and_flip(
+    x: Tensor, generator: torch.Generator, fill: Tensor | None = None, index: Tensor | None = None
+) -> Tensor:
     """Each image (N, C, H, W) moved by up to 4 pixels in each direction and mirrored with probability one half.
 
-    fill: one value per channel for the border that comes into view. Zero, the mean colour of normalised images, where
-    none is given; `Part.black()` is what cropping before the normalisation gives.
+    fill   one value per channel for the border that comes into view. Zero, the mean colour of normalised images, where
+           none is given; `Part.black()` is what cropping before the normalisation gives.
+    index  which of the images; all of them where none is given
     """
-    n, channels, height, width = x.shape
+    index = torch.arange(len(x)) if index is None else index
+    n, (channels, height, width) = len(index), x.shape[1:]
     top, left = torch.randint(2 * PADDING + 1, (2, n, 1), generator=generator)
     mirrored = torch.randint(2, (n, 1), generator=generator).bool()
     border = x.new_zeros(channels) if fill is None else fill.to(x)
-    moved = move(x, PADDING - top.view(n), PADDING - left.view(n), mirrored.view(n), border)
+    moved = move(x, index, PADDING - top.view(n), PADDING - left.view(n), mirrored.view(n), border)
     if moved is not None:
         return moved
 
     wide = (n, channels, height + 2 * PADDING, width + 2 * PADDING)
     padded = border.view(1, -1, 1, 1).expand(wide).contiguous()
-    padded[:, :, PADDING:-PADDING, PADDING:-PADDING] = x
+    padded[:, :, PADDING:-PADDING, PADDING:-PADDING] = x.index_select(0, index)
     rows = top + torch.arange(height)
     across = torch.arange(width)
     columns = left + torch.where(mirrored, width - 1 - across, across)

@@ -14,6 +14,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if VECTOR_BYTES >= 32
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -22,31 +25,52 @@ using index_t = int64_t;
 template <class T> struct Simd;
 template <> struct Simd<float> {
     typedef float vec __attribute__((vector_size(VECTOR_BYTES)));
+    typedef float half __attribute__((vector_size(VECTOR_BYTES / 2)));
     typedef int32_t mask __attribute__((vector_size(VECTOR_BYTES)));
     typedef int32_t integer;
 };
 template <> struct Simd<double> {
     typedef double vec __attribute__((vector_size(VECTOR_BYTES)));
+    typedef double half __attribute__((vector_size(VECTOR_BYTES / 2)));
     typedef int64_t mask __attribute__((vector_size(VECTOR_BYTES)));
     typedef int64_t integer;
 };
 template <class T> using Vec = typename Simd<T>::vec;
+template <class T> using Half = typename Simd<T>::half;
 template <class T> using Mask = typename Simd<T>::mask;
 template <class T> constexpr index_t WIDTH = VECTOR_BYTES / sizeof(T);
+constexpr int REGISTERS = VECTOR_BYTES == 64 ? 32 : 16;
 
-template <class T> inline Vec<T> load(const T* p) {
-    Vec<T> v;
+template <class V> inline V load_as(const void* p) {
+    V v;
     memcpy(&v, p, sizeof v);
     return v;
 }
-template <class T> inline void store(T* p, Vec<T> v) { memcpy(p, &v, sizeof v); }
+template <class T> inline Vec<T> load(const T* p) { return load_as<Vec<T>>(p); }
+template <class T, class V> inline void store(T* p, V v) { memcpy(p, &v, sizeof v); }
+
+// WIDTH<T> bytes as integers. Compilers do it one by one if they are not told the instruction.
+template <class T> inline Mask<T> widen(const uint8_t* p) {
+    Mask<T> v;
+    for (index_t l = 0; l < WIDTH<T>; ++l) v[l] = p[l];
+    return v;
+}
+#if VECTOR_BYTES == 64
+template <> inline Mask<float> widen<float>(const uint8_t* p) {
+    return Mask<float>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+#elif VECTOR_BYTES == 32
+template <> inline Mask<float> widen<float>(const uint8_t* p) {
+    return Mask<float>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+#endif
 
 // Before a loop over an array of sums: unrolled early enough for the array to live in registers and never in memory.
-#define UNROLLED _Pragma("GCC unroll 16")
+#define UNROLLED _Pragma("GCC unroll 32")
 
 inline index_t divide_up(index_t a, index_t b) { return (a + b - 1) / b; }
 inline index_t smaller(index_t a, index_t b) { return a < b ? a : b; }
-inline index_t larger(index_t a, index_t b) { return a > b ? a : b; }
+constexpr index_t larger(index_t a, index_t b) { return a > b ? a : b; }
 
 // Zeroed, cache-line aligned memory; null when there is none.
 template <class T> struct Buffer {
@@ -106,8 +130,9 @@ template <class T> void pack_image(const Geometry& s, const T* x, const index_t*
 
 // ---------------------------------------------------------------------------------------------------- forward
 
-constexpr int COLUMNS = 6;  // 6 positions x 2 channel vectors: 12 sums, 2 weights and 1 input fill 15 of 16 registers
+// PANEL vectors of channels at COLUMNS positions: their sums, PANEL weights and an input fill all registers but one
 constexpr int PANEL = 2;
+constexpr int COLUMNS = (REGISTERS - 2 - PANEL) / PANEL;
 
 // COLS neighbouring outputs of one convolution row for VECS vectors of channels.
 template <class T, int COLS, int VECS>
@@ -210,101 +235,156 @@ int forward(const ConvPoolShape* shape, const T* x, const index_t* stride, const
 
 // --------------------------------------------------------------------------------------------------- backward
 
-constexpr int SUMS = 12;  // accumulators that leave registers for the operands
+constexpr int SUMS = REGISTERS - 4;  // accumulators that leave registers for the operands
 
-// dW of one output channel: ROWS kernel rows by VECS vectors, summed over winning positions.
-template <class T, int ROWS, int VECS>
+// dW of CHANS output channels: ROWS kernel rows by VECS vectors, summed over winning positions.
+template <class V, int CHANS, int ROWS, int VECS, class T>
 void weight_block(const T* image, index_t row, const T* grad, const int32_t* place, index_t windows, index_t step,
-                  T* dw, index_t dw_row) {
-    Vec<T> sum[ROWS][VECS];
-    UNROLLED for (int r = 0; r < ROWS; ++r)
-        UNROLLED for (int v = 0; v < VECS; ++v) sum[r][v] = Vec<T>{};
-    for (index_t i = 0; i < windows; ++i, grad += step, place += step)
+                  T* dw, index_t dw_row, index_t dw_channel) {
+    constexpr index_t lanes = sizeof(V) / sizeof(T);
+    V sum[CHANS][ROWS][VECS];
+    UNROLLED for (int c = 0; c < CHANS; ++c)
         UNROLLED for (int r = 0; r < ROWS; ++r)
-            UNROLLED for (int v = 0; v < VECS; ++v) sum[r][v] += *grad * load(image + *place + r * row + v * WIDTH<T>);
-    UNROLLED for (int r = 0; r < ROWS; ++r)
-        UNROLLED for (int v = 0; v < VECS; ++v) {
-            T* to = dw + r * dw_row + v * WIDTH<T>;
-            store(to, load(to) + sum[r][v]);
-        }
+            UNROLLED for (int v = 0; v < VECS; ++v) sum[c][r][v] = V{};
+    for (index_t i = 0; i < windows; ++i, grad += step, place += step)
+        UNROLLED for (int c = 0; c < CHANS; ++c)
+            UNROLLED for (int r = 0; r < ROWS; ++r)
+                UNROLLED for (int v = 0; v < VECS; ++v)
+                    sum[c][r][v] += grad[c] * load_as<V>(image + place[c] + r * row + v * lanes);
+    UNROLLED for (int c = 0; c < CHANS; ++c)
+        UNROLLED for (int r = 0; r < ROWS; ++r)
+            UNROLLED for (int v = 0; v < VECS; ++v) {
+                T* to = dw + c * dw_channel + r * dw_row + v * lanes;
+                store(to, load_as<V>(to) + sum[c][r][v]);
+            }
 }
 
-// All kernel rows of one output channel: together if they are short, else row by row in even chunks.
-template <class T, int K, int VECS>
-void weight_rows(index_t vecs, index_t rows, const T* image, index_t row, const T* grad, const int32_t* place,
-                 index_t windows, index_t step, T* dw, index_t dw_row) {
+// All kernel rows of some output channels. Short rows go together, the shortest with those of the next channels, so
+// that there are sums enough to hide the latency of one; long rows one by one in even chunks. Returns the channels done.
+template <class V, int K, int VECS, class T>
+index_t weight_rows(index_t vecs, index_t rows, index_t channels, const T* image, index_t row, const T* grad,
+                    const int32_t* place, index_t windows, index_t step, T* dw, index_t dw_row) {
     if constexpr (VECS > 1)
         if (vecs < VECS)
-            return weight_rows<T, K, VECS - 1>(vecs, rows, image, row, grad, place, windows, step, dw, dw_row);
+            return weight_rows<V, K, VECS - 1>(vecs, rows, channels, image, row, grad, place, windows, step, dw, dw_row);
+    const index_t dw_channel = K * dw_row;
     if constexpr (K * VECS <= SUMS)
-        if (rows == K) return weight_block<T, K, VECS>(image, row, grad, place, windows, step, dw, dw_row);
-    weight_block<T, 1, VECS>(image, row, grad, place, windows, step, dw, dw_row);
-}
-
-// Adds the share of some windows to dw, which is [output channel][kernel row][vectors of taps].
-template <class T, int K>
-void weight_gradient(const Geometry& s, const T* image, const T* grad, const int32_t* place, index_t windows, T* dw) {
-    const index_t vecs = divide_up(s.taps, WIDTH<T>), chunks = divide_up(vecs, SUMS);
-    const index_t rows = K * vecs <= SUMS ? K : 1, dw_row = vecs * WIDTH<T>;
-    for (index_t o = 0; o < s.out_channels; ++o)
-        for (index_t r = 0; r < K; r += rows)
-            for (index_t b = 0; b < chunks; ++b) {
-                const index_t from = b * vecs / chunks, to = (b + 1) * vecs / chunks;
-                weight_rows<T, K, SUMS>(to - from, rows, image + r * s.row + from * WIDTH<T>, s.row, grad + o,
-                                        place + o, windows, s.out_channels,
-                                        dw + (o * K + r) * dw_row + from * WIDTH<T>, dw_row);
-            }
-}
-
-// The gradient before the activation, channels-last, its sum over the windows, and the winners' places in the padded
-// image, counted from `origin`.
-template <class T>
-void winners(const Geometry& s, const T* grad, const index_t* stride, const uint8_t* code, T slope, index_t origin,
-             T* __restrict out, int32_t* __restrict place, T* __restrict sum) {
-    const int32_t row = int32_t(s.row), channels = int32_t(s.in_channels);
-    for (index_t i = 0; i < s.pooled_height; ++i)
-        for (index_t j = 0; j < s.pooled_width; ++j, code += s.out_channels, out += s.out_channels,
-                     place += s.out_channels) {
-            const T* from = grad + i * stride[2] + j * stride[3];
-            const int32_t corner = int32_t(origin + 2 * i * s.row + 2 * j * s.in_channels);
-            for (index_t o = 0; o < s.out_channels; ++o) {
-                const int32_t mark = code[o];
-                const T g = from[o * stride[1]];
-                out[o] = mark & 4 ? g : g * slope;
-                place[o] = corner + (mark >> 1 & 1) * row + (mark & 1) * channels;
-                sum[o] += out[o];
-            }
+        if (rows == K) {
+            constexpr int together = larger(1, SUMS / (K * VECS));
+            if (channels >= together)
+                return weight_block<V, together, K, VECS>(image, row, grad, place, windows, step, dw, dw_row, dw_channel),
+                       together;
+            return weight_block<V, 1, K, VECS>(image, row, grad, place, windows, step, dw, dw_row, dw_channel), 1;
         }
+    return weight_block<V, 1, 1, VECS>(image, row, grad, place, windows, step, dw, dw_row, dw_channel), 1;
 }
 
-// One output channel's share in a window's input gradient: its gradient and where its weights start.
-template <class T> struct Share {
-    T grad;
-    int32_t weight;
+// How a kernel row of dw is laid out: in vectors of half the size if it fits into one, for that wastes fewer lanes.
+template <class T> struct WeightRow {
+    bool half;
+    index_t lanes, vecs, size;
+    explicit WeightRow(const Geometry& s) {
+        half = s.taps <= WIDTH<T> / 2;
+        lanes = half ? WIDTH<T> / 2 : WIDTH<T>;
+        vecs = divide_up(s.taps, lanes);
+        size = vecs * lanes;
+    }
 };
 
-// One row of the (K + 1) x (K + 1) inputs that a window can reach. The winner's column (0 or 1) is no branch: the
-// kernel rows are stored with a zero pixel on either side, and the share starts one pixel earlier or later.
-template <class T, int K, int VECS>
-void input_block(const Share<T>* share, index_t count, const T* weight, T* dx, index_t pixel) {
-    Vec<T> sum[K + 1][VECS];
-    UNROLLED for (int j = 0; j <= K; ++j)
-        UNROLLED for (int v = 0; v < VECS; ++v) sum[j][v] = Vec<T>{};
-    for (index_t i = 0; i < count; ++i) {
-        const T* w = weight + share[i].weight;
-        UNROLLED for (int j = 0; j <= K; ++j)
-            UNROLLED for (int v = 0; v < VECS; ++v) sum[j][v] += share[i].grad * load(w + (j * VECS + v) * WIDTH<T>);
-    }
-    UNROLLED for (int j = 0; j <= K; ++j)
-        UNROLLED for (int v = 0; v < VECS; ++v) {  // added last: no window waits for the sums of the one before it
-            T* to = dx + j * pixel + v * WIDTH<T>;
-            store(to, load(to) + sum[j][v]);
-        }
+// Adds the share of some windows to dw, which is [output channel][kernel row][vectors of taps].
+template <class V, int K, class T>
+void weight_gradient(const Geometry& s, const T* image, const T* grad, const int32_t* place, index_t windows, T* dw) {
+    constexpr index_t longest = 12;  // vectors of a kernel row at a time
+    const WeightRow<T> row(s);
+    const index_t chunks = divide_up(row.vecs, longest), rows = K * row.vecs <= SUMS ? K : 1;
+    for (index_t o = 0, done = 1; o < s.out_channels; o += done)
+        for (index_t r = 0; r < K; r += rows)
+            for (index_t b = 0; b < chunks; ++b) {
+                const index_t from = b * row.vecs / chunks, to = (b + 1) * row.vecs / chunks;
+                done = weight_rows<V, K, longest>(
+                    to - from, rows, s.out_channels - o, image + r * s.row + from * row.lanes, s.row, grad + o,
+                    place + o, windows, s.out_channels, dw + (o * K + r) * row.size + from * row.lanes, row.size);
+            }
 }
 
-// Weights for the input gradient, for VECS vectors of input channels: [output channel][kernel row][zero, columns].
+// The gradient before the activation, channels-last, and its sum over the windows.
+template <class T>
+void dense_gradient(const Geometry& s, const T* grad, const index_t* stride, const uint8_t* code, T slope, T* out,
+                    T* sum) {
+    index_t first = 0;
+    for (; stride[1] == 1 && first + WIDTH<T> <= s.out_channels; first += WIDTH<T>) {
+        Vec<T> total = {};
+        for (index_t i = 0, at = first; i < s.pooled_height; ++i)
+            for (index_t j = 0; j < s.pooled_width; ++j, at += s.out_channels) {
+                const Vec<T> g = load(grad + i * stride[2] + j * stride[3] + first);
+                const Vec<T> passed = (widen<T>(code + at) & 4) != 0 ? g : g * slope;
+                store(out + at, passed);
+                total += passed;
+            }
+        store(sum + first, total);
+    }
+    for (index_t o = first; o < s.out_channels; ++o) sum[o] = 0;
+    for (index_t i = 0, at = 0; i < s.pooled_height; ++i)
+        for (index_t j = 0; j < s.pooled_width; ++j, at += s.out_channels)
+            for (index_t o = first; o < s.out_channels; ++o) {
+                const T g = grad[i * stride[2] + j * stride[3] + o * stride[1]];
+                out[at + o] = code[at + o] & 4 ? g : g * slope;
+                sum[o] += out[at + o];
+            }
+}
+
+// For each channel of one window: start + channel * each, + down if the winner is in the lower row, + right if it is in
+// the right column.
+void places(const uint8_t* code, index_t channels, int32_t start, int32_t each, int32_t down, int32_t right,
+            int32_t* out) {
+    constexpr index_t lanes = WIDTH<float>;
+    Mask<float> ramp;
+    for (index_t l = 0; l < lanes; ++l) ramp[l] = start + int32_t(l) * each;
+    index_t o = 0;
+    for (; o + lanes <= channels; o += lanes) {
+        const Mask<float> mark = widen<float>(code + o);
+        const Mask<float> at = ramp + int32_t(o) * each + (mark >> 1 & 1) * down + (mark & 1) * right;
+        memcpy(out + o, &at, sizeof at);
+    }
+    for (; o < channels; ++o) out[o] = start + int32_t(o) * each + (code[o] >> 1 & 1) * down + (code[o] & 1) * right;
+}
+
+// ROWS rows of the (K + 1) x (K + 1) inputs that a window can reach. `place` says where each channel's weights start:
+// they lie within a frame of zeros, so that wherever in its window a winner is, all channels add to the same inputs.
+template <class T, int K, int VECS, int ROWS>
+void input_block(const T* grad, const int32_t* place, index_t channels, const T* weight, index_t weight_row, T* dx,
+                 index_t line, index_t pixel) {
+    Vec<T> sum[ROWS][K + 1][VECS];
+    UNROLLED for (int r = 0; r < ROWS; ++r)
+        UNROLLED for (int j = 0; j <= K; ++j)
+            UNROLLED for (int v = 0; v < VECS; ++v) sum[r][j][v] = Vec<T>{};
+    for (index_t o = 0; o < channels; ++o) {
+        const T* w = weight + place[o];
+        UNROLLED for (int r = 0; r < ROWS; ++r)
+            UNROLLED for (int j = 0; j <= K; ++j)
+                UNROLLED for (int v = 0; v < VECS; ++v)
+                    sum[r][j][v] += grad[o] * load(w + r * weight_row + (j * VECS + v) * WIDTH<T>);
+    }
+    UNROLLED for (int r = 0; r < ROWS; ++r)
+        UNROLLED for (int j = 0; j <= K; ++j)
+            UNROLLED for (int v = 0; v < VECS; ++v) {  // added last: no window waits for the sums of the one before it
+                T* to = dx + r * line + j * pixel + v * WIDTH<T>;
+                store(to, load(to) + sum[r][j][v]);
+            }
+}
+
+// Weights for the input gradient, for VECS vectors of input channels: [output channel][zero, kernel rows, zero][zero,
+// columns], the zero pixel after the last column being that before the first of the next row.
 template <class T, int K, int VECS> struct InputWeights {
-    static constexpr index_t pixel = VECS * WIDTH<T>, row = (K + 1) * pixel, channel = K * row;
+    static constexpr index_t pixel = VECS * WIDTH<T>, row = (K + 1) * pixel, channel = (K + 2) * row;
+    static constexpr int rows_at_once() {
+        constexpr int sums = (K + 1) * VECS, most = REGISTERS == 32 ? 18 : 12;
+        int rows = K + 1;
+        while (rows > 1 && (rows * sums > most || (K + 1) % rows)) --rows;
+        return rows;
+    }
+    static constexpr int ROWS = rows_at_once();
+    static constexpr index_t CHANNELS = REGISTERS == 32 ? 16 : 32;  // whose weights for those rows stay in cache
     static index_t size(const Geometry& s) { return s.out_channels * channel + pixel; }
 
     static void pack(const Geometry& s, const T* weight, index_t first, T* out) {
@@ -313,37 +393,21 @@ template <class T, int K, int VECS> struct InputWeights {
             for (index_t c = 0; c < lanes; ++c)
                 for (index_t i = 0; i < K; ++i)
                     for (index_t j = 0; j < K; ++j)
-                        out[o * channel + i * row + (j + 1) * pixel + c] =
+                        out[o * channel + (i + 1) * row + (j + 1) * pixel + c] =
                             weight[((o * s.in_channels + first + c) * K + i) * K + j];
     }
 
-    // The shares of each window, winners in the upper row first; the number of those goes to `upper`.
-    static void shares(const Geometry& s, const T* grad, const uint8_t* code, Share<T>* out, int32_t* upper) {
-        constexpr int32_t start[4] = {pixel, 0, pixel - row, -row};  // of the winners 0..3
-        const index_t channels = s.out_channels;
-        for (index_t p = 0; p < s.windows(); ++p, grad += channels, code += channels, out += channels) {
-            index_t front = 0;
-            for (index_t o = 0; o < channels; ++o) {
-                const int32_t winner = code[o] & 3, weight = int32_t(o * channel) + start[winner];
-                Share<T>&first = out[front], &last = out[channels - 1 - o + front];
-                first.grad = last.grad = grad[o];  // written to both ends, kept at one: no branch to mispredict
-                first.weight = last.weight = weight;
-                front += winner < 2;
-            }
-            upper[p] = int32_t(front);
-        }
-    }
-
     // Adds one image's gradient to the padded image dx, whose pixels are `stride` apart.
-    static void gradient(const Geometry& s, const T* weight, const Share<T>* share, const int32_t* upper, T* dx,
+    static void gradient(const Geometry& s, const T* weight, const T* grad, const int32_t* place, T* dx,
                          index_t stride) {
-        for (index_t r = 0; r <= K; ++r)
-            for (index_t p = 0; p < s.windows(); ++p) {
-                const index_t i = p / s.pooled_width, j = p % s.pooled_width;
-                const index_t from = r == K ? upper[p] : 0, to = r == 0 ? upper[p] : s.out_channels;
-                input_block<T, K, VECS>(share + p * s.out_channels + from, to - from, weight + r * row,
-                                        dx + ((2 * i + r) * s.padded_width + 2 * j) * stride, stride);
-            }
+        const index_t line = s.padded_width * stride;
+        for (index_t o = 0; o < s.out_channels; o += CHANNELS)
+            for (index_t r = 0; r <= K; r += ROWS)
+                for (index_t i = 0, at = o; i < s.pooled_height; ++i)
+                    for (index_t j = 0; j < s.pooled_width; ++j, at += s.out_channels)
+                        input_block<T, K, VECS, ROWS>(grad + at, place + at, smaller(CHANNELS, s.out_channels - o),
+                                                      weight + r * row, row, dx + (2 * i + r) * line + 2 * j * stride,
+                                                      line, stride);
     }
 };
 
@@ -365,18 +429,16 @@ int backward(const Geometry& s, const T* x, const index_t* stride, const T* weig
              const index_t* grad_stride, const uint8_t* code, T slope, T* dx, T* dw, T* db) {
     using Weights = InputWeights<T, K, VECS>;
     const index_t channels = s.out_channels, entries = s.windows() * channels, size = s.padded_height * s.row;
-    const index_t dw_row = divide_up(s.taps, WIDTH<T>) * WIDTH<T>;
+    const WeightRow<T> row(s);
     const index_t panels = dx ? divide_up(s.in_channels, Weights::pixel) : 0, pixel = panels * Weights::pixel;
     const Portion<T> portion(s);
     const index_t images = portion.images;
     const bool direct = s.padding == 0 && pixel == s.in_channels;  // dx can be summed up where it belongs
     const index_t line = s.padded_width * pixel, dx_size = direct ? 0 : s.padded_height * line;
-    Buffer<T> image(images * size + WIDTH<T>), dense(images * entries), dw_sum(dw ? channels * K * dw_row : 0);
+    Buffer<T> image(images * size + WIDTH<T>), dense(images * entries), dw_sum(dw ? channels * K * row.size : 0);
     Buffer<T> packed(panels * Weights::size(s)), dx_sum(dx_size), db_part(channels);
-    Buffer<int32_t> place(images * entries), upper(s.windows());
-    Buffer<Share<T>> share(dx ? entries : 0);
-    if (!image.data || !dense.data || !dw_sum.data || !packed.data || !dx_sum.data || !db_part.data || !place.data ||
-        !upper.data || !share.data)
+    Buffer<int32_t> place(images * entries);
+    if (!image.data || !dense.data || !dw_sum.data || !packed.data || !dx_sum.data || !db_part.data || !place.data)
         return 1;
     for (index_t p = 0; p < panels; ++p)
         Weights::pack(s, weight, p * Weights::pixel, packed.data + p * Weights::size(s));
@@ -386,29 +448,34 @@ int backward(const Geometry& s, const T* x, const index_t* stride, const T* weig
         const index_t count = smaller(images, s.batch - begin);
         for (index_t m = 0; m < count; ++m) {
             const index_t n = begin + m;
-            memset(db_part.data, 0, channels * sizeof(T));  // image by image, for the sake of rounding
-            winners(s, grad + n * grad_stride[0], grad_stride, code + n * entries, slope, m * size,
-                    dense.data + m * entries, place.data + m * entries, db_part.data);
+            dense_gradient(s, grad + n * grad_stride[0], grad_stride, code + n * entries, slope,
+                           dense.data + m * entries, db_part.data);  // image by image, for the sake of rounding
             if (db)
                 for (index_t o = 0; o < channels; ++o) db[o] += db_part.data[o];
             if (dw) pack_image(s, x + n * stride[0], stride, image.data + m * size);
+            for (index_t p = 0; dw && p < s.windows(); ++p)
+                places(code + n * entries + p * channels, channels,
+                       int32_t(m * size + p / s.pooled_width * 2 * s.row + p % s.pooled_width * 2 * s.in_channels), 0,
+                       int32_t(s.row), int32_t(s.in_channels), place.data + m * entries + p * channels);
         }
         if (dw) {
             const index_t rows = count * s.pooled_height;
             for (index_t b = 0; b < portion.bands; ++b) {
                 const index_t from = b * rows / portion.bands, to = (b + 1) * rows / portion.bands;
                 const index_t at = from * s.pooled_width * channels;
-                weight_gradient<T, K>(s, image.data, dense.data + at, place.data + at, (to - from) * s.pooled_width,
-                                      dw_sum.data);
+                const auto add = row.half ? weight_gradient<Half<T>, K, T> : weight_gradient<Vec<T>, K, T>;
+                add(s, image.data, dense.data + at, place.data + at, (to - from) * s.pooled_width, dw_sum.data);
             }
         }
         for (index_t m = 0; dx && m < count; ++m) {
             T* const result = dx + (begin + m) * s.height * s.width * s.in_channels;
             T* const sum = direct ? result : dx_sum.data;
             memset(sum, 0, s.padded_height * line * sizeof(T));
-            Weights::shares(s, dense.data + m * entries, code + (begin + m) * entries, share.data, upper.data);
+            for (index_t p = 0; p < s.windows(); ++p)
+                places(code + (begin + m) * entries + p * channels, channels, Weights::row + Weights::pixel,
+                       Weights::channel, -Weights::row, -Weights::pixel, place.data + p * channels);
             for (index_t p = 0; p < panels; ++p)
-                Weights::gradient(s, packed.data + p * Weights::size(s), share.data, upper.data,
+                Weights::gradient(s, packed.data + p * Weights::size(s), dense.data + m * entries, place.data,
                                   sum + p * Weights::pixel, pixel);
             for (index_t i = 0; !direct && i < s.height; ++i)
                 for (index_t j = 0; j < s.width; ++j)
@@ -421,7 +488,7 @@ int backward(const Geometry& s, const T* x, const index_t* stride, const T* weig
             for (index_t c = 0; c < s.in_channels; ++c)
                 for (index_t i = 0; i < K; ++i)
                     for (index_t j = 0; j < K; ++j)
-                        *dw++ = dw_sum.data[(o * K + i) * dw_row + j * s.in_channels + c];
+                        *dw++ = dw_sum.data[(o * K + i) * row.size + j * s.in_channels + c];
     return 0;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "widest_vectors.h"
 
@@ -17,34 +18,38 @@ inline __attribute__((always_inline)) void step(int64_t n, T* __restrict paramet
     }
 }
 
-// Part of a row of an image, from right to left or from left to right.
-template <class T> void copy_row(const T* from, int64_t step, int64_t n, T* to) {
-    if (step == 1)
-        for (int64_t i = 0; i < n; ++i) to[i] = from[i];
-    else
-        for (int64_t i = 0; i < n; ++i) to[i] = from[-i];
-}
-
 // One channel of an image, moved down and to the right: what comes into view is `fill`.
 template <class T>
-void move(int64_t height, int64_t width, const T* x, int64_t down, int64_t right, bool mirrored, T fill, T* out) {
+inline __attribute__((always_inline)) void move(int64_t height, int64_t width, const T* __restrict x, int64_t down,
+                                                int64_t right, bool mirrored, T fill, T* __restrict out) {
+    // the columns from..to of x are in view, at from + right or, in a mirror, counted from the other side
+    const int64_t from = right < 0 ? (-right < width ? -right : width) : 0;
+    const int64_t to = right > 0 ? (right < width ? width - right : 0) : width;
+    const int64_t n = to > from ? to - from : 0, first = n == 0 ? 0 : mirrored ? width - right - to : from + right;
     for (int64_t i = 0; i < height; ++i, out += width) {
-        for (int64_t j = 0; j < width; ++j) out[j] = fill;
-        const int64_t row = i - down, from = right < 0 ? -right : 0, to = right > 0 ? width - right : width;
-        if (row < 0 || row >= height || from >= to) continue;
-        // the columns from..to of x are in view, at from + right or, in a mirror, counted from the other side
-        if (mirrored) copy_row(x + row * width + to - 1, -1, to - from, out + width - right - to);
-        else copy_row(x + row * width + from, 1, to - from, out + from + right);
+        const int64_t row = i - down, seen = row < 0 || row >= height ? 0 : n, start = seen ? first : 0;
+        for (int64_t j = 0; j < start; ++j) out[j] = fill;
+        for (int64_t j = start + seen; j < width; ++j) out[j] = fill;
+        if (mirrored)
+            for (int64_t j = 0; j < seen; ++j) out[start + j] = x[row * width + to - 1 - j];
+        else if (seen)
+            std::memcpy(out + start, x + row * width + from, seen * sizeof(T));
     }
 }
 
+// The images with these numbers, each moved; 1 if there is no such image.
 template <class T>
-void move_all(int64_t n, int64_t channels, int64_t height, int64_t width, const T* x, const int64_t* down,
-              const int64_t* right, const int64_t* mirrored, const T* fill, T* out) {
+inline __attribute__((always_inline)) int move_all(int64_t images, int64_t n, int64_t channels, int64_t height,
+                                                   int64_t width, const T* x, const int64_t* index,
+                                                   const int64_t* down, const int64_t* right, const int64_t* mirrored,
+                                                   const T* fill, T* out) {
     const int64_t size = height * width;
     for (int64_t k = 0; k < n; ++k)
-        for (int64_t c = 0; c < channels; ++c, x += size, out += size)
-            move(height, width, x, down[k], right[k], mirrored[k] != 0, fill[c], out);
+        if (index[k] < 0 || index[k] >= images) return 1;
+    for (int64_t k = 0; k < n; ++k)
+        for (int64_t c = 0; c < channels; ++c, out += size)
+            move(height, width, x + (index[k] * channels + c) * size, down[k], right[k], mirrored[k] != 0, fill[c], out);
+    return 0;
 }
 
 // (softmax - one-hot) / rows; 1 if a label is not among the classes.
@@ -79,11 +84,11 @@ extern "C" WIDEST_VECTORS int fedpac_add_share(int64_t n, double* __restrict sum
                                                     const int64_t* labels, T* out) {                              \
         return softmax_gradient<T>(rows, classes, logits, labels, out);                                           \
     }                                                                                                             \
-    extern "C" int fedpac_move_##suffix(int64_t n, int64_t channels, int64_t height, int64_t width, const T* x,  \
-                                         const int64_t* down, const int64_t* right, const int64_t* mirrored,      \
-                                         const T* fill, T* out) {                                                 \
-        move_all<T>(n, channels, height, width, x, down, right, mirrored, fill, out);                             \
-        return 0;                                                                                                 \
+    extern "C" WIDEST_VECTORS int fedpac_move_##suffix(                                                           \
+        int64_t images, int64_t n, int64_t channels, int64_t height, int64_t width, const T* x,                   \
+        const int64_t* index, const int64_t* down, const int64_t* right, const int64_t* mirrored, const T* fill,  \
+        T* out) {                                                                                                 \
+        return move_all<T>(images, n, channels, height, width, x, index, down, right, mirrored, fill, out);       \
     }
 EXPORT(float, f32)
 EXPORT(double, f64)

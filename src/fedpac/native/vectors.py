@@ -16,7 +16,7 @@ _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 _POINTER, _INTEGER, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _ARGUMENTS: dict[str, list[Any]] = {
     "sgd": [_INTEGER] + [_POINTER] * 3 + [_NUMBER] * 3,
-    "move": [_INTEGER] * 4 + [_POINTER] * 6,
+    "move": [_INTEGER] * 5 + [_POINTER] * 7,
     "softmax_gradient": [_INTEGER] * 2 + [_POINTER] * 3,
     "add_share": [_INTEGER, _POINTER, _POINTER, _NUMBER],
 }
@@ -66,21 +66,21 @@ def add_share(total: Tensor, x: Tensor, share: float) -> None:
         total.add_(x, alpha=share)
 
 
-def move(x: Tensor, down: Tensor, right: Tensor, mirrored: Tensor, fill: Tensor) -> Tensor | None:
-    """Each image (n, channels, height, width) moved by so many pixels and then mirrored where `mirrored` is not 0.
+def move(x: Tensor, index: Tensor, down: Tensor, right: Tensor, mirrored: Tensor, fill: Tensor) -> Tensor | None:
+    """Images x[index] (n, channels, height, width), each moved by so many pixels, then mirrored if `mirrored` is not 0.
 
     fill: one value for each channel, for what comes into view. None where there is no native code for such operands.
     """
     fill = fill.to(x)
     if x.dim() != 4 or not _usable(x, fill) or fill.shape != x.shape[1:2]:
         return None
-    places = [t.to(torch.int64).contiguous() for t in (down, right, mirrored)]
-    if any(t.shape != x.shape[:1] or t.device.type != "cpu" for t in places):
+    places = [t.to(torch.int64).contiguous() for t in (index, down, right, mirrored)]
+    if any(t.shape != index.shape or t.device.type != "cpu" for t in places):
         return None
-    out = torch.empty_like(x)
-    _entry("move", x.dtype)(
-        *x.shape, x.data_ptr(), *(t.data_ptr() for t in places), fill.data_ptr(), out.data_ptr()
-    )  # fmt: skip
+    out = x.new_empty((len(index), *x.shape[1:]))
+    pointers = x.data_ptr(), *(t.data_ptr() for t in places), fill.data_ptr(), out.data_ptr()
+    if _entry("move", x.dtype)(len(x), *out.shape, *pointers):
+        raise IndexError("an index is not among the images")
     return out
 
 
