@@ -21,7 +21,10 @@ import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-FLAGS = ("-O3", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = (
+    "-O3", "-std=c++17", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
+    "-fno-predictive-commoning",  # it carries inputs over from step to step in registers that the sums need
+)  # fmt: skip
 # a source whose name ends so is compiled for that instruction set; the caller must ask the processor first
 VARIANTS = {
     "_avx2": ("-mavx2", "-mfma"),

@@ -134,9 +134,11 @@ template <class T> void pack_image(const Geometry& s, const T* x, const index_t*
 constexpr int PANEL = 2;
 constexpr int COLUMNS = (REGISTERS - 2 - PANEL) / PANEL;
 
-// COLS neighbouring outputs of one convolution row for VECS vectors of channels.
-template <class T, int COLS, int VECS>
+// COLS neighbouring outputs of one convolution row for VECS vectors of channels. IN is the number of input channels if
+// it is known to the compiler, else 0: with fixed distances the addresses need no registers.
+template <class T, int IN, int COLS, int VECS>
 void conv_block(const Geometry& s, const T* x, const T* weight, const T* bias, T* out, index_t out_stride) {
+    const index_t step = IN ? IN : s.in_channels;
     Vec<T> sum[COLS][VECS];
     UNROLLED for (int c = 0; c < COLS; ++c)
         UNROLLED for (int v = 0; v < VECS; ++v) sum[c][v] = load(bias + v * WIDTH<T>);
@@ -145,19 +147,19 @@ void conv_block(const Geometry& s, const T* x, const T* weight, const T* bias, T
             Vec<T> w[VECS];
             UNROLLED for (int v = 0; v < VECS; ++v) w[v] = load(weight + v * WIDTH<T>);
             UNROLLED for (int c = 0; c < COLS; ++c)
-                UNROLLED for (int v = 0; v < VECS; ++v) sum[c][v] += x[c * s.in_channels + t] * w[v];
+                UNROLLED for (int v = 0; v < VECS; ++v) sum[c][v] += x[c * step + t] * w[v];
         }
     UNROLLED for (int c = 0; c < COLS; ++c)
         UNROLLED for (int v = 0; v < VECS; ++v) store(out + c * out_stride + v * WIDTH<T>, sum[c][v]);
 }
 
-template <class T, int COLS>
+template <class T, int IN, int COLS>
 void conv_columns(const Geometry& s, index_t cols, index_t vecs, const T* x, const T* weight, const T* bias, T* out,
                   index_t out_stride) {
     if constexpr (COLS > 1)
-        if (cols < COLS) return conv_columns<T, COLS - 1>(s, cols, vecs, x, weight, bias, out, out_stride);
-    if (vecs == PANEL) conv_block<T, COLS, PANEL>(s, x, weight, bias, out, out_stride);
-    else conv_block<T, COLS, 1>(s, x, weight, bias, out, out_stride);
+        if (cols < COLS) return conv_columns<T, IN, COLS - 1>(s, cols, vecs, x, weight, bias, out, out_stride);
+    if (vecs == PANEL) conv_block<T, IN, COLS, PANEL>(s, x, weight, bias, out, out_stride);
+    else conv_block<T, IN, COLS, 1>(s, x, weight, bias, out, out_stride);
 }
 
 // Max-pool and activation of two convolution rows. torch's rules: the first of equal values wins, and a NaN wins over
@@ -214,6 +216,9 @@ int forward(const ConvPoolShape* shape, const T* x, const index_t* stride, const
     }
 
     const index_t blocks = divide_up(cols, COLUMNS);
+    const auto block = s.in_channels == 1   ? conv_columns<T, 1, COLUMNS>
+                       : s.in_channels == 3 ? conv_columns<T, 3, COLUMNS>
+                                            : conv_columns<T, 0, COLUMNS>;
     for (index_t n = 0; n < s.batch; ++n) {
         pack_image(s, x + n * stride[0], stride, image.data);
         for (index_t i = 0; i < s.pooled_height; ++i) {
@@ -221,7 +226,7 @@ int forward(const ConvPoolShape* shape, const T* x, const index_t* stride, const
                 for (index_t r = 0; r < 2; ++r)
                     for (index_t b = 0; b < blocks; ++b) {
                         const index_t from = b * cols / blocks, to = (b + 1) * cols / blocks;
-                        conv_columns<T, COLUMNS>(s, to - from, smaller(PANEL, vectors - v),
+                        block(s, to - from, smaller(PANEL, vectors - v),
                                                  image.data + (2 * i + r) * s.row + from * s.in_channels,
                                                  packed.data + v * WIDTH<T> * depth, start.data + v * WIDTH<T>,
                                                  rows.data + (r * cols + from) * channels + v * WIDTH<T>, channels);
