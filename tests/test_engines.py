@@ -68,7 +68,7 @@ def test_no_process_is_left_behind(deed):
     data, method = tiny_data(), Broken(deed=deed)
     task = tiny_task(len(data), 3)
     with ProcessEngine(task, method, data, 2) as engine:
-        processes = [process for process, _ in engine.workers]
+        processes = [worker.process for worker in engine.workers]
         assert all(process.is_alive() for process in processes)
         try:
             list(Federation(task, method, engine).rounds())

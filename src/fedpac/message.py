@@ -4,7 +4,7 @@ A message turns into bytes (safetensors) and back exactly; untrusted bytes are p
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from safetensors import SafetensorError
@@ -83,10 +83,11 @@ class Message(Mapping[str, Part]):
     @property
     def nbytes(self) -> int:
         """The payload: bytes of all tensors, and 8 for each number. What a round costs is counted, not claimed."""
-        tensors, numbers = self._flat()
+        tensors, numbers, _ = self.flat()
         return sum(t.numel() * t.element_size() for t in tensors.values()) + 8 * len(numbers)
 
-    def _flat(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+    def flat(self) -> tuple[dict[str, Tensor], dict[str, float], list[str]]:
+        """Tensors by name, those of weights as part/parameter; numbers; sets of weights that are empty."""
         tensors: dict[str, Tensor] = {}
         numbers: dict[str, float] = {}
         for name, part in self._parts.items():
@@ -96,30 +97,17 @@ class Message(Mapping[str, Part]):
                 tensors |= {f"{name}{SEPARATOR}{key}": value for key, value in part.items()}
             else:
                 numbers[name] = part
-        return tensors, numbers
-
-    @span("messages")
-    def to_bytes(self) -> bytes:
-        tensors, numbers = self._flat()
-        empty = [name for name, part in self._parts.items() if isinstance(part, dict) and not part]
-        # one key, since safetensors does not keep an order of several: equal messages are equal bytes
-        metadata = {"fedpac": json.dumps({"numbers": numbers, "empty": sorted(empty)}, sort_keys=True)}
-        # clone() where tensors share memory: safetensors refuses aliases, and the receiver must not see them either
-        return save({k: t.detach().cpu().contiguous().clone() for k, t in sorted(tensors.items())}, metadata)
+        return (
+            tensors,
+            numbers,
+            sorted(name for name, part in self._parts.items() if isinstance(part, dict) and not part),
+        )
 
     @classmethod
-    @span("messages")
-    def from_bytes(cls, data: bytes) -> "Message":
-        try:
-            tensors = load(data)
-            metadata = _metadata(data)
-            parts: dict[str, Part] = {k: float(v) for k, v in metadata["numbers"].items()}
-            parts |= {name: {} for name in metadata["empty"]}
-        except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
-            raise MessageError(
-                f"{len(data)} bytes are not a fedpac message ({error}); expected safetensors with the metadata "
-                "'fedpac', as Message.to_bytes writes it"
-            ) from None
+    def of_flat(cls, tensors: Mapping[str, Tensor], numbers: Mapping[str, float], empty: Iterable[str]) -> "Message":
+        """flat() backwards."""
+        parts: dict[str, Part] = {name: float(number) for name, number in numbers.items()}
+        parts |= {name: {} for name in empty}
         for key, value in tensors.items():
             name, _, inner = key.partition(SEPARATOR)
             if not inner:
@@ -130,6 +118,28 @@ class Message(Mapping[str, Part]):
                 raise MessageError(f"the message part '{name}' is both a value and a set of weights")
             group[inner] = value
         return cls(**parts)
+
+    @span("messages")
+    def to_bytes(self) -> bytes:
+        tensors, numbers, empty = self.flat()
+        # one key, since safetensors does not keep an order of several: equal messages are equal bytes
+        metadata = {"fedpac": json.dumps({"numbers": numbers, "empty": empty}, sort_keys=True)}
+        # clone() where tensors share memory: safetensors refuses aliases, and the receiver must not see them either
+        return save({k: t.detach().cpu().contiguous().clone() for k, t in sorted(tensors.items())}, metadata)
+
+    @classmethod
+    @span("messages")
+    def from_bytes(cls, data: bytes) -> "Message":
+        try:
+            tensors, metadata = load(data), _metadata(data)
+            numbers = {name: float(number) for name, number in metadata["numbers"].items()}
+            empty = [str(name) for name in metadata["empty"]]
+        except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+            raise MessageError(
+                f"{len(data)} bytes are not a fedpac message ({error}); expected safetensors with the metadata "
+                "'fedpac', as Message.to_bytes writes it"
+            ) from None
+        return cls.of_flat(tensors, numbers, empty)
 
 
 def _metadata(data: bytes) -> dict[str, Any]:

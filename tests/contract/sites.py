@@ -6,13 +6,14 @@ import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedpac.data.clients import ClientData, Part, Pool
 from fedpac.engines import AutoEngine, Engine, SerialEngine
-from fedpac.engines.process import decode_job, decode_outcome, encode_job, encode_outcome
+from fedpac.engines.process import job_parts, outcome_of, outcome_parts
 from fedpac.engines.site import Job, Outcome, Site
 from fedpac.message import Message
 from fedpac.methods import Method, make_method
@@ -95,10 +96,21 @@ class HospitalEngine(Engine):
         asked: list[Connection] = []
         for job in jobs:
             connection = self.hospitals.rooms[job.client][1]
-            for part in [self.order, *encode_job(job)]:
-                connection.send_bytes(part)
+            connection.send_bytes(self.order)
+            send(connection, *job_parts(job))
             asked.append(connection)
-        return [decode_outcome(*[connection.recv_bytes() for _ in range(3)]) for connection in asked]
+        return [outcome_of(*receive(connection)) for connection in asked]
+
+
+def send(connection: Connection, header: dict[str, Any], messages: Sequence[Message]) -> None:
+    connection.send_bytes(json.dumps([header, len(messages)]).encode())
+    for message in messages:
+        connection.send_bytes(message.to_bytes())
+
+
+def receive(connection: Connection) -> tuple[dict[str, Any], list[Message]]:
+    header, count = json.loads(connection.recv_bytes())
+    return header, [Message.from_bytes(connection.recv_bytes()) for _ in range(count)]
 
 
 def _hospital(connection: Connection, i: int, clients: int, rounds: int) -> None:
@@ -113,9 +125,8 @@ def _hospital(connection: Connection, i: int, clients: int, rounds: int) -> None
     while True:
         try:
             order = json.loads(connection.recv_bytes())
-            job = decode_job(*[connection.recv_bytes() for _ in range(3)])
+            header, (down, state) = receive(connection)
         except EOFError:
             os._exit(0)  # there is nothing to tidy up, and torch takes seconds to do so
         site = Site(task, make_method(order["name"], order["settings"]), data)  # type: ignore[arg-type]
-        for answer in encode_outcome(site.work(job)):
-            connection.send_bytes(answer)
+        send(connection, *outcome_parts(site.work(Job(**header, down=down, state=dict(state)))))

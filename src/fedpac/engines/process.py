@@ -1,13 +1,13 @@
 """One single-threaded worker process per core.
 
-Workers are forked, so the data pools are shared memory; jobs and outcomes travel as bytes through a pipe. A worker
+Workers are forked, so the data pools are shared memory; jobs and outcomes travel through mailboxes. A worker
 remembers nothing between jobs: a client's state travels with its job, so the next free worker takes the next client
 and none waits for another's share to finish.
 """
 
 import contextlib
 import gc
-import json
+import mmap
 import multiprocessing
 import os
 import signal
@@ -16,6 +16,7 @@ import threading
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,6 +25,7 @@ import torch
 from fedpac import errors, timing
 from fedpac.data.clients import ClientData
 from fedpac.engines.base import Engine
+from fedpac.engines.mailbox import collect, post, shared_memory
 from fedpac.engines.site import Job, Outcome, Site
 from fedpac.errors import RunError
 from fedpac.message import Message
@@ -39,46 +41,58 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+ROOM = 8  # of a mailbox, in models: a message may hold several, and what is longer goes through the pipe
+
+
+@dataclass(frozen=True)
+class Worker:
+    process: Any
+    connection: Connection
+    inbox: mmap.mmap | None
+    outbox: mmap.mmap | None
+
+
 class ProcessEngine(Engine):
     def __init__(self, task: Task, method: Method, data: Sequence[ClientData], workers: int | None = None) -> None:
         super().__init__()
-        self.workers: list[tuple[Any, Connection]] = []
+        self.workers: list[Worker] = []
+        forking = _context.get_start_method() == "fork"
+        room = ROOM * sum(tensor.nbytes for tensor in task.initial.values())
         count = max(1, min(workers or available_cores(), len(data)))
         ours: list[Connection] = []
         for _ in range(count):
             here, there = _context.Pipe()
             ours.append(here)
-            arguments = (there, list(ours), timing.clock is not None, task, method, data)
+            desks = (shared_memory(room), shared_memory(room)) if forking else (None, None)
+            arguments = (there, desks, list(ours), timing.clock is not None, task, method, data)
             process = _context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             there.close()
-            self.workers.append((process, here))
+            self.workers.append(Worker(process, here, *desks))
         self.threads = ThreadPoolExecutor(count, thread_name_prefix="fedpac-worker")
 
     def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
         take = threading.Lock()
         failed = threading.Event()
 
-        def next_job() -> tuple[int, list[bytes]] | None:
+        def next_job() -> Job | None:
             with take:
-                job = None if failed.is_set() else next(jobs, None)
-            return None if job is None else (job.client, encode_job(job))
+                return None if failed.is_set() else next(jobs, None)
 
         @span("exchange", root=True)
-        def drive(connection: Connection) -> list[Outcome]:
+        def drive(worker: Worker) -> list[Outcome]:
             outcomes = []
             job = next_job()
             while job is not None:
-                client, parts = job
+                client = job.client
                 try:
-                    with span("messages"):
-                        connection.send(parts)
+                    post(worker.connection, worker.inbox, *job_parts(job))
                     job = next_job()  # prepared while the worker is busy
                     with span("waiting for the worker"):
-                        answer, spent = connection.recv()
-                    outcomes.append(decode_outcome(*answer))
+                        header, messages = collect(worker.connection, worker.outbox, keep=True)
+                    outcomes.append(outcome_of(header, messages))
                     if timing.clock is not None:
-                        timing.clock.add(spent)
+                        timing.clock.add({tuple(name): spent for name, spent in header["spent"]})
                 except (EOFError, OSError):  # OSError: it ended in the middle of a message
                     failed.set()
                     raise RunError(
@@ -91,22 +105,23 @@ class ProcessEngine(Engine):
             return outcomes
 
         with span("waiting for workers"):
-            results = list(self.threads.map(drive, [connection for _, connection in self.workers]))
+            results = list(self.threads.map(drive, self.workers))
         return [outcome for outcomes in results for outcome in outcomes]
 
     def close(self) -> None:
-        for _, connection in self.workers:
-            connection.close()  # the worker sees the end of its jobs and stops
-        for process, _ in self.workers:
-            process.join(timeout=5)
-            if process.is_alive():
-                process.kill()
+        for worker in self.workers:
+            worker.connection.close()  # the worker sees the end of its jobs and stops
+        for worker in self.workers:
+            worker.process.join(timeout=5)
+            if worker.process.is_alive():
+                worker.process.kill()
         self.threads.shutdown()
         self.workers = []
 
 
 def _work(
     connection: Connection,
+    desks: tuple[mmap.mmap | None, mmap.mmap | None],
     ours: list[Connection],
     measure: bool,
     task: Task,
@@ -114,6 +129,7 @@ def _work(
     data: Sequence[ClientData],
 ) -> None:
     """A worker's life: read a job, do it, answer, until the pipe closes."""
+    inbox, outbox = desks
     for inherited in ours:
         inherited.close()  # else the pipe would stay open after the parent has died
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -125,47 +141,40 @@ def _work(
     with contextlib.suppress(EOFError, OSError), span("clients", root=True):
         while True:
             with span("waiting for the server"):
-                job = connection.recv()
+                header, (down, state) = collect(connection, inbox, keep=False)
             try:
-                answer = encode_outcome(site.work(decode_job(*job)))
+                header, messages = outcome_parts(site.work(Job(**header, down=down, state=dict(state))))
             except Exception as error:
-                answer = [encode_error(error), b"", b""]
-            connection.send((answer, clock.take() if clock else {}))
+                header, messages = error_header(error), []
+            spent = [[list(name), seconds] for name, seconds in clock.take().items()] if clock else []
+            post(connection, outbox, {**header, "spent": spent}, messages)
 
 
-# --- jobs and outcomes as bytes: a header in JSON and two messages ------------------------------------------------
+# --- jobs and outcomes as a header and messages -------------------------------------------------------------------
 
 
-def encode_job(job: Job) -> list[bytes]:
-    header = json.dumps({"kind": job.kind, "client": job.client, "round": job.round})
-    return [header.encode(), job.down.to_bytes(), Message(**job.state).to_bytes()]
+def job_parts(job: Job) -> tuple[dict[str, Any], list[Message]]:
+    return {"kind": job.kind, "client": job.client, "round": job.round}, [job.down, Message(**job.state)]
 
 
-def decode_job(header: bytes, down: bytes, state: bytes) -> Job:
-    return Job(**json.loads(header), down=Message.from_bytes(down), state=dict(Message.from_bytes(state)))
+def outcome_parts(outcome: Outcome) -> tuple[dict[str, Any], list[Message]]:
+    header = {"client": outcome.client, "score": outcome.score, "seconds": outcome.seconds}
+    return header, [] if outcome.up is None else [outcome.up, Message(**outcome.state)]
 
 
-def encode_outcome(outcome: Outcome) -> list[bytes]:
-    header = json.dumps({"client": outcome.client, "score": outcome.score, "seconds": outcome.seconds})
-    if outcome.up is None:
-        return [header.encode(), b"", b""]
-    return [header.encode(), outcome.up.to_bytes(), Message(**outcome.state).to_bytes()]
-
-
-def encode_error(error: Exception) -> bytes:
-    text = str(error) if isinstance(error, errors.FedpacError) else traceback.format_exc()
-    return json.dumps({"error": type(error).__name__, "text": text}).encode()
-
-
-def decode_outcome(header: bytes, up: bytes, state: bytes) -> Outcome:
-    head = json.loads(header)
-    if "error" in head:
-        kind = getattr(errors, head["error"], None)
-        raise kind(head["text"]) if kind else RuntimeError(f"in a worker process:\n{head['text']}")
+def outcome_of(header: dict[str, Any], messages: Sequence[Message]) -> Outcome:
+    if "error" in header:
+        kind = getattr(errors, header["error"], None)
+        raise kind(header["text"]) if kind else RuntimeError(f"in a worker process:\n{header['text']}")
     return Outcome(
-        client=head["client"],
-        up=Message.from_bytes(up) if up else None,
-        state=dict(Message.from_bytes(state)) if state else {},
-        score=tuple(head["score"]) if head["score"] else None,
-        seconds=head["seconds"],
+        client=header["client"],
+        up=messages[0] if messages else None,
+        state=dict(messages[1]) if messages else {},
+        score=tuple(header["score"]) if header["score"] else None,
+        seconds=header["seconds"],
     )
+
+
+def error_header(error: Exception) -> dict[str, Any]:
+    text = str(error) if isinstance(error, errors.FedpacError) else traceback.format_exc()
+    return {"error": type(error).__name__, "text": text}

@@ -1,0 +1,66 @@
+"""How messages pass between two processes of one machine: a table of contents through a pipe, and the tensors in memory
+that both processes see, so that a model is copied once and not a dozen times.
+"""
+
+import json
+import mmap
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpac.message import Message
+from fedpac.timing import span
+
+ALIGNMENT = 64  # as torch aligns its own memory
+
+
+def shared_memory(size: int) -> mmap.mmap:
+    """Memory that a process shares with those it forks. Pages that nobody writes to cost nothing."""
+    return mmap.mmap(-1, max(size, mmap.PAGESIZE))
+
+
+@span("messages")
+def post(connection: Connection, memory: mmap.mmap | None, header: dict[str, Any], messages: Sequence[Message]) -> None:
+    """Leave the tensors in the memory, or send them along where there is none or they do not fit."""
+    tables, tensors, size = [], [], 0
+    for message in messages:
+        named, numbers, empty = message.flat()
+        rows = []
+        for name, tensor in named.items():
+            rows.append((name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), size))
+            tensors.append((tensor, size))
+            size += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+        tables.append({"numbers": numbers, "empty": empty, "tensors": rows})
+    inside = memory is not None and size <= len(memory)
+    buffer = memory if memory is not None and inside else bytearray(size)
+    for tensor, at in tensors:
+        if tensor.numel():
+            _view(buffer, tensor.dtype, tensor.shape, at).copy_(tensor)
+    connection.send_bytes(json.dumps({"header": header, "messages": tables, "inside": inside}).encode())
+    if not inside:
+        connection.send_bytes(buffer)
+
+
+def collect(connection: Connection, memory: mmap.mmap | None, keep: bool) -> tuple[dict[str, Any], list[Message]]:
+    """What the other process has posted. Unless it is to `keep`, its tensors last until the next post."""
+    contents = json.loads(connection.recv_bytes())
+    inside = contents["inside"]
+    buffer = memory if inside else bytearray(connection.recv_bytes())
+    assert buffer is not None
+    messages = []
+    with span("messages"):
+        for table in contents["messages"]:
+            named = {}
+            for name, kind, shape, at in table["tensors"]:
+                dtype: torch.dtype = getattr(torch, kind)
+                tensor = _view(buffer, dtype, shape, at) if 0 not in shape else torch.empty(shape, dtype=dtype)
+                named[name] = tensor.clone() if keep and inside else tensor
+            messages.append(Message.of_flat(named, table["numbers"], table["empty"]))
+    return contents["header"], messages
+
+
+def _view(buffer: mmap.mmap | bytearray, dtype: torch.dtype, shape: Sequence[int], at: int) -> Tensor:
+    return torch.frombuffer(buffer, dtype=dtype, count=torch.Size(shape).numel(), offset=at).view(shape)
