@@ -27,6 +27,10 @@ NETWORKS: dict[str, tuple[Callable[[], Classifier], tuple[int, ...]]] = {
     "paper, colour": (lambda: paper_cnn((3, 32, 32), 4), (3, 32, 32)),
     "two convolutions": (two_conv, (3, 8, 8)),
     "logistic": (lambda: Classifier(nn.Flatten(), nn.Linear(27, 4)), (3, 3, 3)),
+    "wide": (
+        lambda: Classifier(nn.Sequential(nn.Flatten(), nn.Linear(4100, 128), nn.ReLU()), nn.Linear(128, 4)),
+        (1, 41, 100),
+    ),
     "strided": (
         lambda: Classifier(nn.Sequential(nn.Conv2d(2, 4, 3, 2, groups=2), nn.Flatten()), nn.Linear(16, 4)),
         (2, 5, 5),
@@ -46,6 +50,7 @@ def loss_of(kind: str, features: int) -> Callable[[nn.Module, Batch], Tensor]:
 def compare(model: nn.Module, part: Section, x: Tensor, loss: Callable[[nn.Module, Batch], Tensor]) -> None:
     y = torch.arange(len(x)) % 4
     with _flat(model, part) as (_, gradient):
+        gradient.zero_()
         torch.manual_seed(1)
         loss(model.train(), Batch(x, y, y)).backward()
         expected = gradient.clone()
