@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fedpac.engines import Engine
+from fedpac.engines.site import Outcome
 from fedpac.message import Message
 from fedpac.methods.base import Method, Which
 from fedpac.randomness import torch_stream
@@ -84,20 +85,23 @@ class Federation:
                 sent += down.nbytes
                 yield client, down
 
-        outcomes = self.engine.map("learn-and-score" if evaluating else "learn", round, messages(chosen))
-        bytes_down = sent
+        outcomes: dict[int, Outcome] = {}
+        bytes_down, bytes_up = 0, 0
+        waves = method.waves(chosen)
+        for at, wave in enumerate(waves):
+            before = sent
+            answers = self.engine.map("learn-and-score" if evaluating else "learn", round, messages(wave))
+            outcomes |= answers
+            bytes_down += sent - before
+            if evaluating and at == len(waves) - 1:
+                others = [i for i in range(self.task.clients) if i not in outcomes]
+                outcomes |= self.engine.map("rehearse", round, messages(others))
+            replies = {i: o.up for i, o in answers.items() if o.up is not None}
+            bytes_up += sum(up.nbytes for up in replies.values())
+            with span("merging"):
+                method.merge(server, replies)
         worked = sum(o.seconds for o in outcomes.values())
-        scores: list[Score] = []
-        if evaluating:
-            taking_part = set(chosen)
-            others = [i for i in range(self.task.clients) if i not in taking_part]
-            rehearsed = self.engine.map("rehearse", round, messages(others))
-            scores += [Score(i, "personal", *o.score) for i, o in sorted({**outcomes, **rehearsed}.items()) if o.score]
-            worked += sum(o.seconds for o in rehearsed.values())
-
-        replies = {i: o.up for i, o in outcomes.items() if o.up is not None}
-        with span("merging"):
-            method.merge(server, replies)
+        scores = [Score(i, "personal", *o.score) for i, o in sorted(outcomes.items()) if o.score]
 
         if evaluating:
             received = self.engine.map("receive", round, messages(range(self.task.clients)))
@@ -108,7 +112,7 @@ class Federation:
             chosen=chosen,
             scores=scores,
             bytes_down=bytes_down,
-            bytes_up=sum(up.nbytes for up in replies.values()),
+            bytes_up=bytes_up,
             seconds=time.perf_counter() - start,
             client_seconds=worked,
             peer_weights=method.peer_weights(server),

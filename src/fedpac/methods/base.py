@@ -16,7 +16,8 @@ Which: TypeAlias = Literal["received", "personal"]
 class Method(BaseModel, ABC):
     """One federated learning method.
 
-    A round is  local(client, send(server, i)) for every chosen client i, then merge(server, replies).
+    A round is  local(client, send(server, i)) for every chosen client i, then merge(server, replies); wave by wave, if
+    `waves` divides the chosen clients.
     `received` and `personal` say what a client would predict with: what it has on receiving the server's message,
     and what it has after local training.
     """
@@ -51,6 +52,10 @@ class Method(BaseModel, ABC):
     @abstractmethod
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         """The model a client predicts with after local(client, down), which answered `up`."""
+
+    def waves(self, chosen: list[int]) -> list[list[int]]:
+        """Who trains at the same time. A wave begins when the server has merged the answers of the one before."""
+        return [chosen]
 
     def peer_weights(self, server: Server) -> list[tuple[int, int, float]]:
         """(client, peer, weight) of the last merge, for methods that weigh peers."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedpac.client import Client
 from fedpac.message import Message, Weights
 from fedpac.methods.base import Method
+from fedpac.native.vectors import sgd_step
 from fedpac.randomness import stream_seed
 from fedpac.server import Server, average
 from fedpac.training import flatten, train, unflatten
@@ -21,8 +22,10 @@ class PFedHN(Method):
     theta_i = H_psi(e_i)                    H: a small trunk, then one linear layer with as many outputs as theta has
     client:  delta_i <- theta_i - (E epochs of SGD on F_i from theta_i)
     server:  (g_psi, g_e) <- delta_i' dH/d(psi, e_i) where theta_i was written, cut to norm `clip`
-             psi <- a step of SGD for each client in turn ("sequential"), or one on the mean of their g_psi ("mean")
-             e_i <- a step of SGD on g_e, for the clients of the round only
+             psi <- a step of SGD on g_psi;  e_i <- one on g_e
+
+    "sequential": client after client, each with a model that H writes after the step before it, as the authors do.
+    "mean": all clients of a round at once, and one step on the mean of their g_psi.
 
     H begins by writing the common initial weights for everybody. Only theta_i and delta_i travel. Running statistics
     of normalisation layers, which no gradient reaches, are averaged as in FedAvg.
@@ -34,7 +37,9 @@ class PFedHN(Method):
 
     lr: Annotated[float, Field(gt=0, le=100, description="learning rate of the server")] = 0.01
     client_lr: Annotated[float, Field(gt=0, le=100, description="learning rate of the clients")] = 0.01
-    steps: Annotated[Literal["sequential", "mean"], Field(description="server steps in a round")] = "sequential"
+    steps: Annotated[Literal["sequential", "mean"], Field(description="server steps: one client after the other")] = (
+        "sequential"
+    )
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of the server, kept across rounds")] = 0.9
     weight_decay: Annotated[float, Field(ge=0, le=1, description="decay on the server")] = 1e-3
     clip: Annotated[float, Field(gt=0, description="largest norm of one client's gradient on the server")] = 50.0
@@ -81,6 +86,9 @@ class PFedHN(Method):
         delta = flatten(down.weights("w"), client.model) - flatten(w, client.model)
         return Message(delta=delta, buffers=self.buffers(w, client.model), n=client.n)
 
+    def waves(self, chosen: list[int]) -> list[list[int]]:
+        return [[client] for client in chosen] if self.steps == "sequential" else [chosen]
+
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         psi, velocity, ids = server.weights("psi"), server.weights("psi_velocity"), list(replies)
         delta = torch.stack([up.tensor("delta") for up in replies.values()])
@@ -90,25 +98,26 @@ class PFedHN(Method):
         squares = delta.square().sum(1) * (a.square().sum(1) + 1) + g_e.square().sum(1)
         squares += sum(g.square().flatten(1).sum(1) for g in g_trunk.values())
         cut = (self.clip / squares.sqrt().clamp(min=1e-30)).clamp(max=1)
+        share = cut / len(ids)
+        g_psi = {name: torch.tensordot(share, each, 1) for name, each in g_trunk.items()}
+        # no client's own g_psi is written out: that of the last layer is delta_i a_i'
+        g_psi |= {"out.weight": delta.T @ (share[:, None] * a), "out.bias": share @ delta}
+        for name, g in g_psi.items():  # in place, for they are large
+            sgd_step(psi[name], g, velocity[name], self.lr, self.momentum, self.weight_decay)
 
-        def total(shares: Tensor) -> Weights:
-            """sum_i share_i g_psi,i, without writing out any client's g_psi: its last layer is delta_i a_i'."""
-            shares = shares.float() * cut
-            g = {name: torch.tensordot(shares, each, 1) for name, each in g_trunk.items()}
-            return g | {"out.weight": delta.T @ (shares[:, None] * a), "out.bias": shares @ delta}
-
-        before, gradient = self.momentum_sgd(len(ids))
-        for row, name in enumerate(("psi", "psi_velocity")):  # in place, for they are large
-            server.state[name] = {
-                n: g.add_(psi[n], alpha=float(before[row, 0])).add_(velocity[n], alpha=float(before[row, 1]))
-                for n, g in total(gradient[row]).items()
-            }
         e_velocity[ids] = self.momentum * e_velocity[ids] + cut[:, None] * g_e + self.weight_decay * e[ids]
         e[ids] -= self.lr * e_velocity[ids]
-        server.state.update(e=e, e_velocity=e_velocity)
-        server.state["buffers"] = average(
+        server.state.update(e=e, e_velocity=e_velocity, buffers=self.merged_buffers(server, replies))
+
+    def merged_buffers(self, server: Server, replies: dict[int, Message]) -> Weights:
+        """Their mean over the round; where clients come one by one, over the last N of them by and by."""
+        new = average(
             {i: up.weights("buffers") for i, up in replies.items()}, {i: up.number("n") for i, up in replies.items()}
         )
+        if self.steps == "mean":
+            return new
+        old, share = server.weights("buffers"), 1 / server.task.clients
+        return average({0: old, 1: new}, {0: 1 - share, 1: share})
 
     def gradients(self, psi: Weights, e: Tensor, delta: Tensor) -> tuple[Weights, Tensor, Tensor]:
         """delta_i' dH/d(trunk) and delta_i' dH/de_i for every client i (the rows), and the trunk's output a_i."""
@@ -120,18 +129,6 @@ class PFedHN(Method):
             if at:
                 g = g * (inputs[at] > 0)
         return g_trunk, g, a
-
-    def momentum_sgd(self, clients: int) -> tuple[Tensor, Tensor]:
-        """A round's SGD steps in one go. A step  v' = momentum v + g + decay p,  p' = p - lr v'  is linear: after all
-        of them (p, v) is `before` (2, 2) times (p, v) plus the sum over clients of `gradient` (2, clients) times g_i.
-        """
-        lr, decay = self.lr, self.weight_decay
-        step = torch.tensor([[1 - lr * decay, -lr * self.momentum], [decay, self.momentum]], dtype=torch.float64)
-        entry = torch.tensor([-lr, 1.0], dtype=torch.float64)
-        if self.steps == "mean":
-            return step, entry[:, None].expand(2, clients) / clients
-        later = [torch.linalg.matrix_power(step, clients - 1 - i) @ entry for i in range(clients)]
-        return torch.linalg.matrix_power(step, clients), torch.stack(later, dim=1)
 
     def received(self, client: Client, down: Message) -> nn.Module:
         return client.with_weights(down.weights("w"))
