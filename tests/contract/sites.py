@@ -60,6 +60,19 @@ class Recording(SerialEngine):
         return outcomes
 
 
+class Listening(SerialEngine):
+    """Knows what each client last heard before it trained, whether it took part or only rehearsed."""
+
+    def __init__(self, task: Task, method: Method, data: Sequence[ClientData]) -> None:
+        super().__init__(task, method, data)
+        self.heard: dict[int, Message] = {}
+
+    def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
+        waiting = list(jobs)
+        self.heard |= {job.client: job.down for job in waiting if job.kind != "receive"}
+        return super().run(iter(waiting))
+
+
 class Hospitals:
     """One spawned process for each client. It gets its own samples once, then only bytes: method, job, state."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from sites import HospitalEngine, Hospitals, Moving, Recording, Reversed, Shuffled
+from sites import HospitalEngine, Hospitals, Listening, Moving, Recording, Reversed, Shuffled
 
 from fedpac.engines import ProcessEngine, SerialEngine
 from fedpac.errors import ConfigError
@@ -135,22 +135,23 @@ def test_all_clients_are_scored_with_their_own_state(method):
     """The models of clients that did not take part are theirs too, whether they ever did or not."""
     data = federation_data()
     task = tiny_task(len(data), ROUNDS)
-    engine = SerialEngine(task, method, data)
+    engine = Listening(task, method, data)
     federation = Federation(task, method, engine, participation=0.5)
     for _ in range(2):
         before = {i: dict(state) for i, state in engine.states.items()}
         downs = {i: method.send(federation.server, i) for i in range(len(data))} if federation.server.round else None
         report = federation.step()
+        if downs is not None and len(method.waves(report.chosen)) == 1:
+            assert downs == engine.heard
         scores = {(s.which, s.client): (s.accuracy, s.loss) for s in report.scores}
         assert len(scores) == 2 * len(data)
         for i in range(len(data)):
             client = visit(task, data, i, report.round, dict(engine.states.get(i, {})))
             received = method.received(client, method.send(federation.server, i))
             assert scores["received", i] == evaluate(received, *client.test_set)
-            if downs is not None:
-                client = visit(task, data, i, report.round, before.get(i, {}))
-                personal = method.personal(client, downs[i], method.local(client, downs[i]))
-                assert scores["personal", i] == evaluate(personal, *client.test_set)
+            client, down = visit(task, data, i, report.round, before.get(i, {})), engine.heard[i]
+            personal = method.personal(client, down, method.local(client, down))
+            assert scores["personal", i] == evaluate(personal, *client.test_set)
 
 
 @every_method
