@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks import common
 from benchmarks.common import Target, targets_table
+from fedpac.errors import FedpacError
 
 NAMES = ("rounds", "peers", "flute", "weights", "scale", "startup", "profile")
 
@@ -33,4 +34,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except FedpacError as error:
+        sys.exit(str(error))
