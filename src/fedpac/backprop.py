@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedpac import native
 from fedpac.models import Classifier
-from fedpac.native.vectors import softmax_gradient
+from fedpac.native.vectors import head_gradient
 from fedpac.timing import span
 
 if TYPE_CHECKING:
@@ -190,11 +190,6 @@ def through(layers: Sequence[Layer], x: Tensor) -> Tensor:
 
 def cross_entropy_gradient(logits: Tensor, labels: Tensor) -> Tensor:
     """Of the mean over the batch, by the logits: (softmax - one-hot) / n."""
-    if native.available():
-        logits, labels = logits.contiguous(), labels.contiguous()
-        grad = torch.empty_like(logits)
-        softmax_gradient(logits, labels, grad)
-        return grad
     wanted = torch.zeros_like(logits).scatter_(1, labels[:, None], -1 / len(labels))
     return torch._log_softmax_backward_data(wanted, logits.log_softmax(1), 1, logits.dtype)  # as autograd does
 
@@ -231,13 +226,21 @@ def gradient_of(
                 grad = below
         return grad
 
+    def head_down(z: Tensor, labels: Tensor) -> Tensor:
+        """The gradient by the features."""
+        if native.available() and len(head) == 1 and isinstance(head[0], Linear):
+            m, z = head[0].module, z.contiguous()
+            dz = torch.empty_like(z) if first < len(body) else None
+            head_gradient(z, labels, m.weight, m.bias, dz, m.weight.grad, None if m.bias is None else m.bias.grad)
+            return z if dz is None else dz
+        return down(cross_entropy_gradient(through(head, z), labels), len(body), len(layers))
+
     @torch.no_grad()
     def gradient(x: Tensor, labels: Tensor) -> None:
         with forward:
             z = through(body, x)
-            scores = through(head, z)
         with backward:
-            grad = down(cross_entropy_gradient(scores, labels), len(body), len(layers))
+            grad = head_down(z, labels)
             if first < len(body):
                 if pull is not None:
                     pull(z, labels, grad)

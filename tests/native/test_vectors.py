@@ -95,32 +95,44 @@ def test_moves_only_what_it_can() -> None:
                 vectors.move(torch.zeros(3, 3, 4, 4), torch.tensor([0, outside]), *place[1:], torch.zeros(3))
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-15), (torch.float32, 1e-7)])
-@pytest.mark.parametrize("size", [(50, 10), (1, 3), (4, 1), (0, 5)])
-def test_softmax_gradient(size: tuple[int, int], dtype: torch.dtype, tolerance: float) -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 3e-6)])
+@pytest.mark.parametrize("size", [(50, 128, 10), (1, 3, 3), (4, 17, 1), (7, 784, 62), (0, 5, 2)])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_head_gradient(size: tuple[int, int, int], with_bias: bool, dtype: torch.dtype, tolerance: float) -> None:
     if not available():
         pytest.skip("no native library on this machine")
-    logits = (30 * torch.randn(size, dtype=dtype)).requires_grad_()
-    labels = torch.arange(size[0]) % size[1]
-    out = torch.empty_like(logits)
-    vectors.softmax_gradient(logits.detach(), labels, out)
-    if size[0]:
-        (expected,) = torch.autograd.grad(F.cross_entropy(logits, labels), logits)
-        torch.testing.assert_close(out, expected, rtol=0, atol=tolerance)
+    rows, features, classes = size
+    z, bias = 3 * torch.randn(rows, features, dtype=dtype), torch.randn(classes, dtype=dtype)
+    weight = torch.randn(classes, features, dtype=dtype) / features**0.5
+    labels = torch.arange(rows) % classes
+    operands = [t.requires_grad_() for t in ([z, weight, bias] if with_bias else [z, weight])]
+    found = [torch.full_like(t, torch.nan) for t in operands]
+    given = [t.detach() for t in operands]
+    dz, dw, db = (*found, None)[:3]
+    vectors.head_gradient(given[0], labels, given[1], given[2] if with_bias else None, dz, dw, db)
+    vectors.head_gradient(given[0], labels, given[1], None, None, None, None)  # nothing wanted, nothing written
+    if rows:
+        expected = torch.autograd.grad(F.cross_entropy(F.linear(*operands), labels), operands)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-def test_softmax_gradient_shows_what_is_wrong() -> None:
+def test_head_gradient_shows_what_is_wrong() -> None:
     if not available():
         pytest.skip("no native library on this machine")
-    logits, labels, out = torch.zeros(2, 4), torch.tensor([0, 3]), torch.empty(2, 4)
+    z, labels, weight, dz = torch.ones(2, 3), torch.tensor([0, 3]), torch.ones(4, 3), torch.empty(2, 3)
+    rest = (weight, None, dz, None, None)
     for bad in (torch.nan, torch.inf):
-        logits[0, 2] = bad
-        vectors.softmax_gradient(logits, labels, out)
-        assert out.isnan().any(1).tolist() == [True, False]
+        z[0, 2] = bad
+        vectors.head_gradient(z, labels, *rest)
+        assert dz.isnan().any(1).tolist() == [True, False]
     for wrong in (-1, 4):
         with pytest.raises(IndexError):
-            vectors.softmax_gradient(logits, torch.tensor([0, wrong]), out)
+            vectors.head_gradient(z, torch.tensor([0, wrong]), *rest)
+    for unfit in (labels.float(), torch.tensor([0, 9, 3])[::2]):
+        with pytest.raises(TypeError):
+            vectors.head_gradient(z, unfit, *rest)
     with pytest.raises(TypeError):
-        vectors.softmax_gradient(logits, labels.float(), out)
+        vectors.head_gradient(z.double(), labels, *rest)
     with pytest.raises(ValueError, match="rows"):
-        vectors.softmax_gradient(logits, labels[:1], out)
+        vectors.head_gradient(z, labels[:1], *rest)

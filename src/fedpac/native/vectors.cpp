@@ -52,15 +52,48 @@ inline __attribute__((always_inline)) int move_all(int64_t images, int64_t n, in
     return 0;
 }
 
-// (softmax - one-hot) / rows; 1 if a label is not among the classes.
+// (softmax - one-hot) / rows of one row of logits, in place.
+template <class T> inline void softmax_gradient(int64_t rows, int64_t classes, int64_t label, T* logits) {
+    T largest = logits[0], sum = 0;
+    for (int64_t k = 1; k < classes; ++k) largest = logits[k] > largest ? logits[k] : largest;
+    for (int64_t k = 0; k < classes; ++k) sum += logits[k] = std::exp(logits[k] - largest);  // a NaN reaches all
+    for (int64_t k = 0; k < classes; ++k) logits[k] = (logits[k] / sum - (k == label)) / T(rows);
+}
+
+// Gradients of the mean cross-entropy of a linear classifier; any of dz, dw and db may be null. `logits` is scratch for
+// one row. 1 if a label is not among the classes.
 template <class T>
-int softmax_gradient(int64_t rows, int64_t classes, const T* logits, const int64_t* labels, T* out) {
-    for (int64_t i = 0; i < rows; ++i, logits += classes, out += classes) {
+inline __attribute__((always_inline)) int head_gradient(int64_t rows, int64_t features, int64_t classes,
+                                                        const T* __restrict z, const T* __restrict weight,
+                                                        const T* __restrict bias, const int64_t* labels,
+                                                        T* __restrict logits, T* __restrict dz, T* __restrict dw,
+                                                        T* __restrict db) {
+    constexpr int lanes = 16;  // sums that the compiler can keep side by side in vectors
+    for (int64_t i = 0; i < rows; ++i)
         if (labels[i] < 0 || labels[i] >= classes) return 1;
-        T largest = logits[0], sum = 0;
-        for (int64_t k = 1; k < classes; ++k) largest = logits[k] > largest ? logits[k] : largest;
-        for (int64_t k = 0; k < classes; ++k) sum += out[k] = std::exp(logits[k] - largest);  // a NaN reaches all
-        for (int64_t k = 0; k < classes; ++k) out[k] = (out[k] / sum - (k == labels[i])) / T(rows);
+    for (int64_t i = 0; dw && i < classes * features; ++i) dw[i] = 0;
+    for (int64_t k = 0; db && k < classes; ++k) db[k] = 0;
+    for (int64_t i = 0; i < rows; ++i, z += features) {
+        for (int64_t k = 0; k < classes; ++k) {
+            const T* w = weight + k * features;
+            T part[lanes] = {}, sum = bias ? bias[k] : T(0);
+            int64_t f = 0;
+            for (; f + lanes <= features; f += lanes)
+                for (int l = 0; l < lanes; ++l) part[l] += w[f + l] * z[f + l];
+            for (; f < features; ++f) sum += w[f] * z[f];
+            for (int l = 0; l < lanes; ++l) sum += part[l];
+            logits[k] = sum;
+        }
+        softmax_gradient(rows, classes, labels[i], logits);
+        if (dz) {
+            for (int64_t f = 0; f < features; ++f) dz[f] = 0;
+            for (int64_t k = 0; k < classes; ++k)
+                for (int64_t f = 0; f < features; ++f) dz[f] += logits[k] * weight[k * features + f];
+            dz += features;
+        }
+        for (int64_t k = 0; dw && k < classes; ++k)
+            for (int64_t f = 0; f < features; ++f) dw[k * features + f] += logits[k] * z[f];
+        for (int64_t k = 0; db && k < classes; ++k) db[k] += logits[k];
     }
     return 0;
 }
@@ -80,9 +113,10 @@ extern "C" WIDEST_VECTORS int fedpac_add_share(int64_t n, double* __restrict sum
         step<T>(n, parameters, gradient, velocity, T(rate), T(momentum), T(decay));                               \
         return 0;                                                                                                 \
     }                                                                                                             \
-    extern "C" int fedpac_softmax_gradient_##suffix(int64_t rows, int64_t classes, const T* logits,               \
-                                                    const int64_t* labels, T* out) {                              \
-        return softmax_gradient<T>(rows, classes, logits, labels, out);                                           \
+    extern "C" WIDEST_VECTORS int fedpac_head_gradient_##suffix(                                                  \
+        int64_t rows, int64_t features, int64_t classes, const T* z, const T* weight, const T* bias,              \
+        const int64_t* labels, T* logits, T* dz, T* dw, T* db) {                                                  \
+        return head_gradient<T>(rows, features, classes, z, weight, bias, labels, logits, dz, dw, db);            \
     }                                                                                                             \
     extern "C" WIDEST_VECTORS int fedpac_move_##suffix(                                                           \
         int64_t images, int64_t n, int64_t channels, int64_t height, int64_t width, const T* x,                   \

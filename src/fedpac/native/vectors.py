@@ -17,7 +17,7 @@ _POINTER, _INTEGER, _NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _ARGUMENTS: dict[str, list[Any]] = {
     "sgd": [_INTEGER] + [_POINTER] * 3 + [_NUMBER] * 3,
     "move": [_INTEGER] * 5 + [_POINTER] * 7,
-    "softmax_gradient": [_INTEGER] * 2 + [_POINTER] * 3,
+    "head_gradient": [_INTEGER] * 3 + [_POINTER] * 8,
     "add_share": [_INTEGER, _POINTER, _POINTER, _NUMBER],
 }
 
@@ -84,12 +84,29 @@ def move(x: Tensor, index: Tensor, down: Tensor, right: Tensor, mirrored: Tensor
     return out
 
 
-def softmax_gradient(logits: Tensor, labels: Tensor, out: Tensor) -> None:
-    """(softmax - one-hot) / n into `out`: the gradient of the mean cross-entropy of n rows of logits."""
-    if logits.dim() != 2 or not _usable(logits, out) or labels.dtype != torch.int64 or not labels.is_contiguous():
-        raise TypeError("native code needs plain matrices and labels")
-    if out.shape != logits.shape or out.dtype != logits.dtype or labels.shape != logits.shape[:1]:
-        raise ValueError("as many labels and gradients as rows")
-    pointers = logits.data_ptr(), labels.data_ptr(), out.data_ptr()
-    if _entry("softmax_gradient", logits.dtype)(*logits.shape, *pointers):
+def head_gradient(
+    z: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    dz: Tensor | None,
+    dw: Tensor | None,
+    db: Tensor | None,
+) -> None:
+    """The gradient of the mean cross-entropy of logits weight z + bias, into what is given of dz, dw and db.
+
+    For native code alone: what it cannot take is an error.
+    """
+    operands = (z, weight, bias, dz, dw, db)
+    if not _usable(*operands) or any(t is not None and t.dtype != z.dtype for t in operands):
+        raise TypeError("native code needs plain tensors of one type")
+    if labels.dtype != torch.int64 or not labels.is_contiguous():
+        raise TypeError("native code needs labels of 64 bits side by side")
+    (rows, features), classes = z.shape, len(weight)
+    shapes = ((rows, features), (classes, features), (classes,), (rows, features), (classes, features), (classes,))
+    if labels.shape != (rows,) or any(t is not None and t.shape != s for t, s in zip(operands, shapes, strict=True)):
+        raise ValueError("as many labels as rows, and gradients as large as what they belong to")
+    logits = z.new_empty(classes)
+    pointers = (None if t is None else t.data_ptr() for t in (z, weight, bias, labels, logits, dz, dw, db))
+    if _entry("head_gradient", z.dtype)(rows, features, classes, *pointers):
         raise IndexError("a label is not among the classes")
