@@ -297,7 +297,7 @@ def _client_ticks(axes: Axes, order: Sequence[int], show_y: bool = True) -> None
     shown = range(n) if n <= 20 else range(0, n, max(1, round(n / 10)))
     names = [str(order[i]) for i in shown]
     size = 9 if len(shown) <= 10 else 7.5
-    axes.set_xticks(list(shown), names, fontsize=size)
+    axes.set_xticks(list(shown), names, fontsize=size, rotation=90 if len(shown) > 10 else 0)
     axes.set_yticks(list(shown), names if show_y else [""] * len(names), fontsize=size)
     axes.tick_params(length=0)
 
