@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from fedpac.engines import ENGINES, AutoEngine, ProcessEngine, SerialEngine, make_engine
+from fedpac.engines import ENGINES, AutoEngine, ProcessEngine, SerialEngine, make_engine, process
 from fedpac.errors import ConfigError, RunError, TrainingError
 from fedpac.federation import Federation
 from fedpac.methods.fedavg import FedAvg
@@ -29,6 +29,9 @@ class Broken(FedAvg):
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.deed == "raises":
                 raise ZeroDivisionError("a mistake in a method")
+            if self.deed == "packs what cannot be packed":
+                w = {name: tensor.to_sparse() for name, tensor in w.items()}
+                return w
             if self.deed == "nan":
                 w = {name: torch.full_like(tensor, float("nan")) for name, tensor in w.items()}
         return super().fit(client, w, down)
@@ -51,6 +54,29 @@ def test_weights_that_are_no_numbers_name_client_and_round(name):
         run_federation(Broken(deed="nan"), rounds=3, engine=partial(make_engine, name))
 
 
+def test_without_shared_memory_it_is_the_same(monkeypatch):
+    monkeypatch.setattr(process, "shared_memory", lambda size: None)
+    parallel = run_federation(FedPAC(), rounds=3, engine=partial(ProcessEngine, workers=2))
+    assert parallel.bytes() == run_federation(FedPAC(), rounds=3).bytes()
+
+
+def test_an_answer_that_cannot_be_packed_shows_its_traceback():
+    with pytest.raises(RuntimeError, match=r"(?s)in a worker process.*[Ss]parse"):
+        run_federation(Broken(deed="packs what cannot be packed"), rounds=3, engine=partial(ProcessEngine, workers=2))
+
+
+def test_a_lost_round_is_not_gone_on_with():
+    data, method = tiny_data(), Broken(deed="raises")
+    task = tiny_task(len(data), 3)
+    with ProcessEngine(task, method, data, 2) as engine:
+        federation = Federation(task, method, engine)
+        federation.step()
+        with pytest.raises(RuntimeError, match="in a worker process"):
+            federation.step()
+        with pytest.raises(RunError, match="a round was lost"):
+            federation.step()
+
+
 def test_a_worker_that_dies_is_an_error_and_not_a_wait():
     start = time.monotonic()
     with pytest.raises(RunError, match="client 1 ended by itself"):
@@ -69,14 +95,14 @@ def test_no_process_is_left_behind(deed):
     task = tiny_task(len(data), 3)
     with ProcessEngine(task, method, data, 2) as engine:
         processes = [worker.process for worker in engine.workers]
-        assert all(process.is_alive() for process in processes)
+        assert all(worker.is_alive() for worker in processes)
         try:
             list(Federation(task, method, engine).rounds())
         except (RunError, RuntimeError):
             assert deed
-    for process in processes:
-        process.join(timeout=10)
-        assert not process.is_alive()
+    for worker in processes:
+        worker.join(timeout=10)
+        assert not worker.is_alive()
 
 
 class Where(FedAvg):

@@ -1,11 +1,13 @@
 """Messages between processes of one machine: in shared memory, or through the pipe where they do not fit."""
 
+import mmap
 import multiprocessing
+import threading
 
 import pytest
 import torch
 
-from fedpac.engines.mailbox import collect, post, shared_memory
+from fedpac.engines.mailbox import collect, pack, post, shared_memory
 from fedpac.message import Message
 
 MESSAGE = Message(
@@ -31,8 +33,12 @@ def memory(request):
 def exchanged(memory, *messages, keep=True):
     here, there = multiprocessing.Pipe()
     many = [Message(x=torch.randn(5000))] if memory is not None and len(memory) < 1 << 20 else []  # more than a page
-    post(here, memory, {"client": 3}, [*messages, *many])
-    header, got = collect(there, memory, keep)
+    pieces = pack(memory, {"client": 3}, [*messages, *many])
+    assert len(pieces) == (1 if memory is not None and len(memory) == 1 << 20 else 2)
+    sender = threading.Thread(target=post, args=(here, pieces))  # a pipe holds little
+    sender.start()
+    header, got = collect(there, memory, keep=keep, waiting="waiting")
+    sender.join()
     assert header == {"client": 3}
     return got[: len(messages)]
 
@@ -45,9 +51,9 @@ def test_what_is_collected_is_what_was_posted(memory):
     assert got.weights("nothing") == {}
 
 
-def test_tensors_are_aligned_as_torch_aligns_them(memory):
-    for tensor in exchanged(memory, MESSAGE, keep=False)[0].flat()[0].values():
-        assert memory is None or len(memory) < 1 << 20 or tensor.numel() == 0 or tensor.data_ptr() % 64 == 0
+def test_tensors_are_aligned_as_torch_aligns_them():
+    for tensor in exchanged(shared_memory(1 << 20), MESSAGE, keep=False)[0].flat()[0].values():
+        assert tensor.data_ptr() % 64 == 0 or tensor.numel() == 0
 
 
 def test_what_is_kept_survives_the_next_post():
@@ -57,3 +63,11 @@ def test_what_is_kept_survives_the_next_post():
     exchanged(memory, Message(x=torch.zeros(9)))
     assert first.tensor("x").sum() == 9
     assert view.tensor("x").sum() == 0  # which is why a worker answers before it takes the next job
+
+
+def test_no_memory_is_no_error(monkeypatch):
+    def full(*_):
+        raise OSError("cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", full)
+    assert shared_memory(1) is None

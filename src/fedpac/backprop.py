@@ -226,13 +226,13 @@ def gradient_of(
                 grad = below
         return grad
 
-    def head_down(z: Tensor, labels: Tensor) -> Tensor:
-        """The gradient by the features."""
+    def head_down(z: Tensor, labels: Tensor) -> Tensor | None:
+        """The gradient by the features, if it is wanted."""
         if native.available() and len(head) == 1 and isinstance(head[0], Linear):
             m, z = head[0].module, z.contiguous()
             dz = torch.empty_like(z) if first < len(body) else None
             head_gradient(z, labels, m.weight, m.bias, dz, m.weight.grad, None if m.bias is None else m.bias.grad)
-            return z if dz is None else dz
+            return dz
         return down(cross_entropy_gradient(through(head, z), labels), len(body), len(layers))
 
     @torch.no_grad()
@@ -241,7 +241,7 @@ def gradient_of(
             z = through(body, x)
         with backward:
             grad = head_down(z, labels)
-            if first < len(body):
+            if grad is not None and first < len(body):
                 if pull is not None:
                     pull(z, labels, grad)
                 down(grad, 0, len(body))

@@ -86,20 +86,20 @@ class Federation:
                 yield client, down
 
         outcomes: dict[int, Outcome] = {}
-        bytes_down, bytes_up = 0, 0
+        if evaluating:  # the others rehearse with what they would hear at the beginning of the round
+            others = sorted(set(range(self.task.clients)) - set(chosen))
+            outcomes |= self.engine.map("rehearse", round, messages(others))
+        sent, bytes_up = 0, 0
         waves = method.waves(chosen)
-        for at, wave in enumerate(waves):
-            before = sent
+        assert sorted(i for wave in waves for i in wave) == chosen, "every chosen client is in one wave"
+        for wave in waves:
             answers = self.engine.map("learn-and-score" if evaluating else "learn", round, messages(wave))
             outcomes |= answers
-            bytes_down += sent - before
-            if evaluating and at == len(waves) - 1:
-                others = [i for i in range(self.task.clients) if i not in outcomes]
-                outcomes |= self.engine.map("rehearse", round, messages(others))
             replies = {i: o.up for i, o in answers.items() if o.up is not None}
             bytes_up += sum(up.nbytes for up in replies.values())
             with span("merging"):
                 method.merge(server, replies)
+        bytes_down = sent
         worked = sum(o.seconds for o in outcomes.values())
         scores = [Score(i, "personal", *o.score) for i, o in sorted(outcomes.items()) if o.score]
 

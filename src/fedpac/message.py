@@ -5,6 +5,7 @@ A message turns into bytes (safetensors) and back exactly; untrusted bytes are p
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from numbers import Real
 from typing import Any, TypeAlias
 
 from safetensors import SafetensorError
@@ -29,10 +30,15 @@ class Message(Mapping[str, Part]):
     """
 
     def __init__(self, **parts: Part) -> None:
-        for name in parts:
+        for name, part in parts.items():
             if SEPARATOR in name:
                 raise MessageError(f"the message part '{name}' must not contain '{SEPARATOR}'")
-        self._parts: dict[str, Part] = {k: float(v) if isinstance(v, int) else v for k, v in parts.items()}
+            if not isinstance(part, Tensor | dict | Real):
+                raise MessageError(
+                    f"the message part '{name}' is a {type(part).__name__}; a message holds numbers,"
+                    " tensors and sets of weights"
+                )
+        self._parts: dict[str, Part] = {k: float(v) if isinstance(v, Real) else v for k, v in parts.items()}
 
     def __getitem__(self, name: str) -> Part:
         try:

@@ -152,6 +152,7 @@ def test_only_one_model_travels_each_way_and_clients_keep_nothing():
     assert run.reports[0].bytes_up == 4 * (model + 8)
     assert run.states == {}
     assert (run.server.weights("buffers")["body.1.running_mean"] != 0).any()
+    assert run.server.weights("buffers")["body.1.num_batches_tracked"] > 0
 
 
 def test_the_embedding_grows_with_the_federation():

@@ -37,14 +37,17 @@ class AutoEngine(Engine):
 
     def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
         outcomes: list[Outcome] = []
-        for job in jobs:
-            if self.usual.get(job.kind, -1.0) >= self.short:
-                outcomes += self.there.run(chain([job], jobs))
+        job = next(jobs, None)
+        while job is not None:
+            following = next(jobs, None)  # a visit that stays alone gains nothing from a worker
+            if following is not None and self.usual.get(job.kind, -1.0) >= self.short:
+                outcomes += self.there.run(chain([job, following], jobs))
                 self.usual[job.kind] = median(outcome.seconds for outcome in outcomes)
-            else:
-                outcomes += self.here.run(iter([job]))
-                spent = outcomes[-1].seconds
-                self.usual[job.kind] = spent if job.kind in self.usual or spent > self.surely_long else 0.0
+                break
+            outcomes += self.here.run(iter([job]))
+            spent = outcomes[-1].seconds
+            self.usual[job.kind] = spent if job.kind in self.usual or spent > self.surely_long else 0.0
+            job = following
         return outcomes
 
     def close(self) -> None:

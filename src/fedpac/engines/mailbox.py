@@ -4,7 +4,7 @@ that both processes see, so that a model is copied once and not a dozen times.
 
 import json
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -17,14 +17,20 @@ from fedpac.timing import span
 ALIGNMENT = 64  # as torch aligns its own memory
 
 
-def shared_memory(size: int) -> mmap.mmap:
-    """Memory that a process shares with those it forks. Pages that nobody writes to cost nothing."""
-    return mmap.mmap(-1, max(size, mmap.PAGESIZE))
+def shared_memory(size: int) -> mmap.mmap | None:
+    """Memory that a process shares with those it forks; None if it cannot. Most systems count written pages only."""
+    try:
+        return mmap.mmap(-1, max(size, mmap.PAGESIZE))
+    except OSError:
+        return None
 
 
 @span("messages")
-def post(connection: Connection, memory: mmap.mmap | None, header: dict[str, Any], messages: Sequence[Message]) -> None:
-    """Leave the tensors in the memory, or send them along where there is none or they do not fit."""
+def pack(memory: mmap.mmap | None, header: dict[str, Any], messages: Sequence[Message]) -> list[bytes | bytearray]:
+    """Leaves the tensors in the memory; what is to be sent then is a table of contents.
+
+    Where there is no memory, or they do not fit, the tensors are to be sent too.
+    """
     tables, tensors, size = [], [], 0
     for message in messages:
         named, numbers, empty = message.flat()
@@ -34,21 +40,28 @@ def post(connection: Connection, memory: mmap.mmap | None, header: dict[str, Any
             tensors.append((tensor, size))
             size += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
         tables.append({"numbers": numbers, "empty": empty, "tensors": rows})
-    inside = memory is not None and size <= len(memory)
-    buffer = memory if memory is not None and inside else bytearray(size)
+    inside = memory if memory is not None and size <= len(memory) else None
+    buffer = bytearray(size) if inside is None else inside
     for tensor, at in tensors:
         if tensor.numel():
             _view(buffer, tensor.dtype, tensor.shape, at).copy_(tensor)
-    connection.send_bytes(json.dumps({"header": header, "messages": tables, "inside": inside}).encode())
-    if not inside:
-        connection.send_bytes(buffer)
+    contents = json.dumps({"header": header, "messages": tables, "inside": inside is not None}).encode()
+    return [contents] if isinstance(buffer, mmap.mmap) else [contents, buffer]
 
 
-def collect(connection: Connection, memory: mmap.mmap | None, keep: bool) -> tuple[dict[str, Any], list[Message]]:
-    """What the other process has posted. Unless it is to `keep`, its tensors last until the next post."""
-    contents = json.loads(connection.recv_bytes())
-    inside = contents["inside"]
-    buffer = memory if inside else bytearray(connection.recv_bytes())
+def post(connection: Connection, pieces: Iterable[bytes | bytearray]) -> None:
+    with span("messages"):
+        for piece in pieces:
+            connection.send_bytes(piece)
+
+
+def collect(
+    connection: Connection, memory: mmap.mmap | None, *, keep: bool, waiting: str
+) -> tuple[dict[str, Any], list[Message]]:
+    """What the other process has packed and posted. Unless it is to `keep`, its tensors last until the next post."""
+    with span(waiting):
+        contents = json.loads(connection.recv_bytes())
+        buffer = memory if contents["inside"] else bytearray(connection.recv_bytes())
     assert buffer is not None
     messages = []
     with span("messages"):
@@ -57,7 +70,7 @@ def collect(connection: Connection, memory: mmap.mmap | None, keep: bool) -> tup
             for name, kind, shape, at in table["tensors"]:
                 dtype: torch.dtype = getattr(torch, kind)
                 tensor = _view(buffer, dtype, shape, at) if 0 not in shape else torch.empty(shape, dtype=dtype)
-                named[name] = tensor.clone() if keep and inside else tensor
+                named[name] = tensor.clone() if keep else tensor
             messages.append(Message.of_flat(named, table["numbers"], table["empty"]))
     return contents["header"], messages
 

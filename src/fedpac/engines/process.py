@@ -25,7 +25,7 @@ import torch
 from fedpac import errors, timing
 from fedpac.data.clients import ClientData
 from fedpac.engines.base import Engine
-from fedpac.engines.mailbox import collect, post, shared_memory
+from fedpac.engines.mailbox import collect, pack, post, shared_memory
 from fedpac.engines.site import Job, Outcome, Site
 from fedpac.errors import RunError
 from fedpac.message import Message
@@ -36,12 +36,11 @@ from fedpac.timing import span
 # Forking shares the data and starts at once. Where it is not safe (macOS, Windows) everything is pickled instead.
 _context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 
+ROOM = 8  # of a mailbox, in models: a message may hold several, and what is longer goes through the pipe
+
 
 def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-ROOM = 8  # of a mailbox, in models: a message may hold several, and what is longer goes through the pipe
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,7 @@ class ProcessEngine(Engine):
     def __init__(self, task: Task, method: Method, data: Sequence[ClientData], workers: int | None = None) -> None:
         super().__init__()
         self.workers: list[Worker] = []
+        self.failed = threading.Event()
         forking = _context.get_start_method() == "fork"
         room = ROOM * sum(tensor.nbytes for tensor in task.initial.values())
         count = max(1, min(workers or available_cores(), len(data)))
@@ -73,11 +73,12 @@ class ProcessEngine(Engine):
 
     def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
         take = threading.Lock()
-        failed = threading.Event()
+        if self.failed.is_set():
+            raise RunError("a round was lost, and its workers with it; a new engine can go on from the last checkpoint")
 
         def next_job() -> Job | None:
             with take:
-                return None if failed.is_set() else next(jobs, None)
+                return None if self.failed.is_set() else next(jobs, None)
 
         @span("exchange", root=True)
         def drive(worker: Worker) -> list[Outcome]:
@@ -86,21 +87,22 @@ class ProcessEngine(Engine):
             while job is not None:
                 client = job.client
                 try:
-                    post(worker.connection, worker.inbox, *job_parts(job))
+                    post(worker.connection, pack(worker.inbox, *job_parts(job)))
                     job = next_job()  # prepared while the worker is busy
-                    with span("waiting for the worker"):
-                        header, messages = collect(worker.connection, worker.outbox, keep=True)
+                    header, messages = collect(
+                        worker.connection, worker.outbox, keep=True, waiting="waiting for the worker"
+                    )
                     outcomes.append(outcome_of(header, messages))
                     if timing.clock is not None:
                         timing.clock.add({tuple(name): spent for name, spent in header["spent"]})
                 except (EOFError, OSError):  # OSError: it ended in the middle of a message
-                    failed.set()
+                    self.failed.set()
                     raise RunError(
                         f"the worker process that trained client {client} ended by itself; "
                         "most often the machine ran out of memory: use fewer workers"
                     ) from None
                 except BaseException:
-                    failed.set()  # no worker starts another client of a round that is lost
+                    self.failed.set()  # no worker starts another client of a round that is lost
                     raise
             return outcomes
 
@@ -140,14 +142,14 @@ def _work(
     # an error of the pipe: the parent has gone, perhaps in the middle of a message
     with contextlib.suppress(EOFError, OSError), span("clients", root=True):
         while True:
-            with span("waiting for the server"):
-                header, (down, state) = collect(connection, inbox, keep=False)
+            job, (down, state) = collect(connection, inbox, keep=False, waiting="waiting for the server")
             try:
-                header, messages = outcome_parts(site.work(Job(**header, down=down, state=dict(state))))
+                header, messages = outcome_parts(site.work(Job(**job, down=down, state=dict(state))))
+                spent = [[list(name), seconds] for name, seconds in clock.take().items()] if clock else []
+                answer = pack(outbox, {**header, "spent": spent}, messages)
             except Exception as error:
-                header, messages = error_header(error), []
-            spent = [[list(name), seconds] for name, seconds in clock.take().items()] if clock else []
-            post(connection, outbox, {**header, "spent": spent}, messages)
+                answer = pack(outbox, error_header(error), [])
+            post(connection, answer)
 
 
 # --- jobs and outcomes as a header and messages -------------------------------------------------------------------

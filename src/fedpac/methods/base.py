@@ -1,4 +1,4 @@
-"""What a method is: frozen hyper-parameters and seven short functions. It stores nothing on itself."""
+"""What a method is: frozen hyper-parameters and a few short functions. It stores nothing on itself."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal, TypeAlias

@@ -28,7 +28,7 @@ class PFedHN(Method):
     "mean": all clients of a round at once, and one step on the mean of their g_psi.
 
     H begins by writing the common initial weights for everybody. Only theta_i and delta_i travel. Running statistics
-    of normalisation layers, which no gradient reaches, are averaged as in FedAvg.
+    of normalisation layers, which no gradient reaches, are averaged.
     """
 
     name: ClassVar[str] = "pfedhn"
@@ -37,7 +37,7 @@ class PFedHN(Method):
 
     lr: Annotated[float, Field(gt=0, le=100, description="learning rate of the server")] = 0.01
     client_lr: Annotated[float, Field(gt=0, le=100, description="learning rate of the clients")] = 0.01
-    steps: Annotated[Literal["sequential", "mean"], Field(description="server steps: one client after the other")] = (
+    steps: Annotated[Literal["sequential", "mean"], Field(description="client after client, or all at once")] = (
         "sequential"
     )
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of the server, kept across rounds")] = 0.9
@@ -117,7 +117,7 @@ class PFedHN(Method):
         if self.steps == "mean":
             return new
         old, share = server.weights("buffers"), 1 / server.task.clients
-        return average({0: old, 1: new}, {0: 1 - share, 1: share})
+        return average({0: new, 1: old}, {0: share, 1: 1 - share})  # counters are the newest
 
     def gradients(self, psi: Weights, e: Tensor, delta: Tensor) -> tuple[Weights, Tensor, Tensor]:
         """delta_i' dH/d(trunk) and delta_i' dH/de_i for every client i (the rows), and the trunk's output a_i."""

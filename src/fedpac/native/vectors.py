@@ -100,7 +100,7 @@ def head_gradient(
     operands = (z, weight, bias, dz, dw, db)
     if not _usable(*operands) or any(t is not None and t.dtype != z.dtype for t in operands):
         raise TypeError("native code needs plain tensors of one type")
-    if labels.dtype != torch.int64 or not labels.is_contiguous():
+    if labels.dtype != torch.int64 or labels.device.type != "cpu" or not labels.is_contiguous():
         raise TypeError("native code needs labels of 64 bits side by side")
     (rows, features), classes = z.shape, len(weight)
     shapes = ((rows, features), (classes, features), (classes,), (rows, features), (classes, features), (classes,))

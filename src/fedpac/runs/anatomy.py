@@ -106,7 +106,7 @@ def dissect(method: Method, scenario: Scenario | None = None) -> Anatomy:
                 method.received(audience, down)
             anatomy.predicting = meter.passes(len(data.train))
             anatomy.down, anatomy.up = _sizes(dict(down)), _sizes(dict(replies[i]))
-        method.merge(server, replies)
+        method.merge(server, replies)  # all at once even where a method hears them in waves: nothing is larger for it
     anatomy.on_client = _sizes(states[0])
     anatomy.on_server = _sizes(server.state)
     return anatomy
