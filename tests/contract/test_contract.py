@@ -28,7 +28,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "lg-fedavg": [{"warm_start_rounds": 1}],
     "knn-per": [{"capacity": 0.5, "lam": 0.3}],
     "fedpac": [{"covariance": "local"}],
-    "pfedhn": [{"steps": "mean"}],
+    "pfedhn": [{"steps": "mean", "lr": 0.1}],
 }
 CASES = [(name, settings) for name in methods() for settings in [{}, *VARIANTS.get(name, [])]]
 every_method = pytest.mark.parametrize(
