@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedpac.message import Weights
-from fedpac.native.vectors import add_share
+from fedpac.native.vectors import weighted_sum
 from fedpac.randomness import torch_stream
 from fedpac.task import State, Task
 
@@ -45,8 +45,5 @@ def average(weights: Mapping[int, Weights], shares: Mapping[int, float]) -> Weig
         if not tensor.is_floating_point():
             mean[name] = tensor.clone()
             continue
-        sum_ = torch.zeros_like(tensor, dtype=torch.float64)
-        for client, w in weights.items():
-            add_share(sum_, w[name], shares[client] / total)
-        mean[name] = sum_.to(tensor.dtype)
+        mean[name] = weighted_sum([w[name] for w in weights.values()], [shares[i] / total for i in weights])
     return mean

@@ -58,14 +58,20 @@ def test_vectors_in_pieces_are_served_by_torch() -> None:
 
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_adds_shares(native: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shape", [(7, 13), (3, 5000), (0,), ()])
+def test_sums_with_weights(
+    native: bool, dtype: torch.dtype, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not native:
         monkeypatch.setattr(vectors, "library", lambda: None)
-    total, x = torch.randn(7, 13, dtype=torch.float64), torch.randn(13, 7, dtype=dtype)
-    for operand in (x.t(), x.t().contiguous()):
-        expected = total + 0.3 * operand.double()
-        vectors.add_share(total, operand, 0.3)
-        torch.testing.assert_close(total, expected, rtol=0, atol=1e-15)
+    tensors, shares = [torch.randn(shape, dtype=dtype) for _ in range(4)], [0.3, 0.1, -2.0, 1e-3]
+    expected = sum(share * x.double() for share, x in zip(shares, tensors, strict=True))
+    found = vectors.weighted_sum(tensors, shares)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), expected, rtol=1e-15 if dtype == torch.float64 else 1e-7, atol=1e-14)
+    if len(shape) == 2:
+        turned = [x.t().contiguous().t() for x in tensors]  # not side by side
+        torch.testing.assert_close(vectors.weighted_sum(turned, shares), found, rtol=1e-7, atol=1e-14)
 
 
 def test_moves_any_distance() -> None:

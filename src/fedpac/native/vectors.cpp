@@ -100,10 +100,18 @@ inline __attribute__((always_inline)) int head_gradient(int64_t rows, int64_t fe
 
 }  // namespace
 
-// sum += share * x
-extern "C" WIDEST_VECTORS int fedpac_add_share(int64_t n, double* __restrict sum, const float* __restrict x,
-                                                double share) {
-    for (int64_t i = 0; i < n; ++i) sum[i] += share * double(x[i]);
+// The sum of share_k x_k, in double precision and in order, a piece at a time: sums stay in cache.
+extern "C" WIDEST_VECTORS int fedpac_weighted_sum(int64_t count, int64_t n, const float* const* x, const double* share,
+                                                   float* __restrict out) {
+    constexpr int64_t piece = 2048;
+    double sum[piece];
+    for (int64_t first = 0; first < n; first += piece) {
+        const int64_t length = n - first < piece ? n - first : piece;
+        for (int64_t i = 0; i < length; ++i) sum[i] = 0;
+        for (int64_t k = 0; k < count; ++k)
+            for (int64_t i = 0; i < length; ++i) sum[i] += share[k] * double(x[k][first + i]);
+        for (int64_t i = 0; i < length; ++i) out[first + i] = float(sum[i]);
+    }
     return 0;
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "sgd": [_INTEGER] + [_POINTER] * 3 + [_NUMBER] * 3,
     "move": [_INTEGER] * 5 + [_POINTER] * 7,
     "head_gradient": [_INTEGER] * 3 + [_POINTER] * 8,
-    "add_share": [_INTEGER, _POINTER, _POINTER, _NUMBER],
+    "weighted_sum": [_INTEGER] * 2 + [_POINTER] * 3,
 }
 
 
@@ -58,12 +58,20 @@ def sgd_step(
     parameters.sub_(gradient, alpha=lr)
 
 
-def add_share(total: Tensor, x: Tensor, share: float) -> None:
-    """total += share * x, where the total is float64 and x may be float32."""
-    if total.dtype == torch.float64 and x.dtype == torch.float32 and total.shape == x.shape and _usable(total, x):
-        _entry("add_share")(x.numel(), total.data_ptr(), x.data_ptr(), share)
-    else:
-        total.add_(x, alpha=share)
+def weighted_sum(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    """sum_k share_k x_k, summed in this order in double precision; of the first one's type."""
+    first = tensors[0]
+    alike = all(t.dtype == torch.float32 and t.shape == first.shape for t in tensors)
+    if alike and _usable(*tensors):
+        out = torch.empty_like(first)
+        pointers = (_POINTER * len(tensors))(*(t.data_ptr() for t in tensors))
+        numbers = (_NUMBER * len(shares))(*shares)
+        _entry("weighted_sum")(len(tensors), first.numel(), pointers, numbers, out.data_ptr())
+        return out
+    total = torch.zeros_like(first, dtype=torch.float64)
+    for tensor, share in zip(tensors, shares, strict=True):
+        total.add_(tensor, alpha=share)
+    return total.to(first.dtype)
 
 
 def move(x: Tensor, index: Tensor, down: Tensor, right: Tensor, mirrored: Tensor, fill: Tensor) -> Tensor | None:
