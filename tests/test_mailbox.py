@@ -37,10 +37,10 @@ def exchanged(memory, *messages, keep=True):
     assert len(pieces) == (1 if memory is not None and len(memory) == 1 << 20 else 2)
     sender = threading.Thread(target=post, args=(here, pieces))  # a pipe holds little
     sender.start()
-    header, got = collect(there, memory, keep=keep, waiting="waiting")
+    contents = collect(there)
     sender.join()
-    assert header == {"client": 3}
-    return got[: len(messages)]
+    assert contents.header == {"client": 3}
+    return contents.unpack(memory, keep=keep)[: len(messages)]
 
 
 def test_what_is_collected_is_what_was_posted(memory):

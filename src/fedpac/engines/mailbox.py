@@ -5,6 +5,7 @@ that both processes see, so that a model is copied once and not a dozen times.
 import json
 import mmap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -55,24 +56,35 @@ def post(connection: Connection, pieces: Iterable[bytes | bytearray]) -> None:
             connection.send_bytes(piece)
 
 
-def collect(
-    connection: Connection, memory: mmap.mmap | None, *, keep: bool, waiting: str
-) -> tuple[dict[str, Any], list[Message]]:
-    """What the other process has packed and posted. Unless it is to `keep`, its tensors last until the next post."""
-    with span(waiting):
-        contents = json.loads(connection.recv_bytes())
-        buffer = memory if contents["inside"] else bytearray(connection.recv_bytes())
-    assert buffer is not None
-    messages = []
-    with span("messages"):
-        for table in contents["messages"]:
+@dataclass(frozen=True)
+class Contents:
+    """What has arrived: a header, and messages whose tensors are still where the other process left them."""
+
+    header: dict[str, Any]
+    tables: list[dict[str, Any]]
+    sent: bytearray | None  # tensors that came along
+
+    @span("messages")
+    def unpack(self, memory: mmap.mmap | None, *, keep: bool) -> list[Message]:
+        """The messages. Unless they are to `keep`, their tensors last until the memory is packed again."""
+        buffer = memory if self.sent is None else self.sent
+        assert buffer is not None
+        messages = []
+        for table in self.tables:
             named = {}
             for name, kind, shape, at in table["tensors"]:
                 dtype: torch.dtype = getattr(torch, kind)
                 tensor = _view(buffer, dtype, shape, at) if 0 not in shape else torch.empty(shape, dtype=dtype)
                 named[name] = tensor.clone() if keep else tensor
             messages.append(Message.of_flat(named, table["numbers"], table["empty"]))
-    return contents["header"], messages
+        return messages
+
+
+def collect(connection: Connection) -> Contents:
+    """Waits for what the other process posts."""
+    contents = json.loads(connection.recv_bytes())
+    sent = None if contents["inside"] else bytearray(connection.recv_bytes())
+    return Contents(contents["header"], contents["messages"], sent)
 
 
 def _view(buffer: mmap.mmap | bytearray, dtype: torch.dtype, shape: Sequence[int], at: int) -> Tensor:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -43,12 +43,19 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@dataclass(frozen=True)
+Boxes: TypeAlias = tuple[mmap.mmap | None, mmap.mmap | None]
+
+
+@dataclass
 class Worker:
+    """Two mailboxes in each direction, used in turn: the next job is packed while the worker is busy with this one, and
+    its last answer is unpacked while it is busy with the next."""
+
     process: Any
     connection: Connection
-    inbox: mmap.mmap | None
-    outbox: mmap.mmap | None
+    inboxes: Boxes
+    outboxes: Boxes
+    turn: int = 0  # the boxes of the next job
 
 
 class ProcessEngine(Engine):
@@ -63,12 +70,14 @@ class ProcessEngine(Engine):
         for _ in range(count):
             here, there = _context.Pipe()
             ours.append(here)
-            desks = (shared_memory(room), shared_memory(room)) if forking else (None, None)
-            arguments = (there, desks, list(ours), timing.clock is not None, task, method, data)
+            inboxes, outboxes = (
+                (shared_memory(room), shared_memory(room)) if forking else (None, None) for _ in range(2)
+            )
+            arguments = (there, (inboxes, outboxes), list(ours), timing.clock is not None, task, method, data)
             process = _context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             there.close()
-            self.workers.append(Worker(process, here, *desks))
+            self.workers.append(Worker(process, here, inboxes, outboxes))
         self.threads = ThreadPoolExecutor(count, thread_name_prefix="fedpac-worker")
 
     def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
@@ -76,34 +85,41 @@ class ProcessEngine(Engine):
         if self.failed.is_set():
             raise RunError("a round was lost, and its workers with it; a new engine can go on from the last checkpoint")
 
-        def next_job() -> Job | None:
+        def next_job(worker: Worker) -> tuple[int, list[bytes | bytearray]] | None:
+            """The next client, and its job packed into the boxes whose turn it is."""
             with take:
-                return None if self.failed.is_set() else next(jobs, None)
+                job = None if self.failed.is_set() else next(jobs, None)
+            return None if job is None else (job.client, pack(worker.inboxes[worker.turn], *job_parts(job)))
 
         @span("exchange", root=True)
         def drive(worker: Worker) -> list[Outcome]:
             outcomes = []
-            job = next_job()
-            while job is not None:
-                client = job.client
-                try:
-                    post(worker.connection, pack(worker.inbox, *job_parts(job)))
-                    job = next_job()  # prepared while the worker is busy
-                    header, messages = collect(
-                        worker.connection, worker.outbox, keep=True, waiting="waiting for the worker"
-                    )
-                    outcomes.append(outcome_of(header, messages))
+            client = -1
+            try:
+                job = next_job(worker)
+                if job is not None:
+                    client = job[0]
+                    post(worker.connection, job[1])
+                while job is not None:
+                    client, turn = job[0], worker.turn
+                    worker.turn = 1 - turn
+                    job = next_job(worker)  # packed while the worker is busy
+                    with span("waiting for the worker"):
+                        answer = collect(worker.connection)
+                    if job is not None and "error" not in answer.header:
+                        post(worker.connection, job[1])  # and on it goes, while this answer is unpacked
+                    outcomes.append(outcome_of(answer.header, answer.unpack(worker.outboxes[turn], keep=True)))
                     if timing.clock is not None:
-                        timing.clock.add({tuple(name): spent for name, spent in header["spent"]})
-                except (EOFError, OSError):  # OSError: it ended in the middle of a message
-                    self.failed.set()
-                    raise RunError(
-                        f"the worker process that trained client {client} ended by itself; "
-                        "most often the machine ran out of memory: use fewer workers"
-                    ) from None
-                except BaseException:
-                    self.failed.set()  # no worker starts another client of a round that is lost
-                    raise
+                        timing.clock.add({tuple(name): spent for name, spent in answer.header["spent"]})
+            except (EOFError, OSError):  # OSError: it ended in the middle of a message
+                self.failed.set()
+                raise RunError(
+                    f"the worker process that trained client {client} ended by itself; "
+                    "most often the machine ran out of memory: use fewer workers"
+                ) from None
+            except BaseException:
+                self.failed.set()  # no worker starts another client of a round that is lost
+                raise
             return outcomes
 
         with span("waiting for workers"):
@@ -123,7 +139,7 @@ class ProcessEngine(Engine):
 
 def _work(
     connection: Connection,
-    desks: tuple[mmap.mmap | None, mmap.mmap | None],
+    boxes: tuple[Boxes, Boxes],
     ours: list[Connection],
     measure: bool,
     task: Task,
@@ -131,7 +147,7 @@ def _work(
     data: Sequence[ClientData],
 ) -> None:
     """A worker's life: read a job, do it, answer, until the pipe closes."""
-    inbox, outbox = desks
+    (inboxes, outboxes), turn = boxes, 0
     for inherited in ours:
         inherited.close()  # else the pipe would stay open after the parent has died
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -142,14 +158,17 @@ def _work(
     # an error of the pipe: the parent has gone, perhaps in the middle of a message
     with contextlib.suppress(EOFError, OSError), span("clients", root=True):
         while True:
-            job, (down, state) = collect(connection, inbox, keep=False, waiting="waiting for the server")
+            with span("waiting for the server"):
+                job = collect(connection)
+            down, state = job.unpack(inboxes[turn], keep=False)
             try:
-                header, messages = outcome_parts(site.work(Job(**job, down=down, state=dict(state))))
+                header, messages = outcome_parts(site.work(Job(**job.header, down=down, state=dict(state))))
                 spent = [[list(name), seconds] for name, seconds in clock.take().items()] if clock else []
-                answer = pack(outbox, {**header, "spent": spent}, messages)
+                answer = pack(outboxes[turn], {**header, "spent": spent}, messages)
             except Exception as error:
-                answer = pack(outbox, error_header(error), [])
+                answer = pack(outboxes[turn], error_header(error), [])
             post(connection, answer)
+            turn = 1 - turn
 
 
 # --- jobs and outcomes as a header and messages -------------------------------------------------------------------
