@@ -340,7 +340,7 @@ def test_a_stand_in_is_never_set_beside_the_paper(filled, tmp_path):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"note": "stand-in: 7 images"}))
     write_page([small], tmp_path / "results", tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
-    first = text[text.index("### Digits, 6 clients\n") : text.index("### Digits, 6 clients, s = 80 %")]
+    first = text[text.index("### Digits, 6 clients (stand-in data)\n") : text.index("### Digits, 6 clients, s = 80 %")]
     assert "Not the paper's data** (stand-in: 7 images)" in first
     assert "12.34" not in text
     assert "99.99" not in text + (tmp_path / "results" / "small.csv").read_text()

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpac.methods.base import Which
 from fedpac.runs import figures
-from fedpac.runs.reproduce import Cell, Experiment, cells
+from fedpac.runs.reproduce import Cell, Experiment, Setting, cells
 from fedpac.runs.store import explained, write_atomically
 from fedpac.runs.tables import SPLITS, RunData, csv_text, markdown, summarise
 
@@ -152,7 +152,7 @@ def _section(experiment: Experiment, root: Path, page: Path) -> str:
     for key, setting in experiment.settings.items():
         rows = outcomes(experiment, key, root)
         if any(row.runs for row in rows):
-            parts += [f"### {setting.title}\n", setting_table(rows), *_remarks(rows)]
+            parts += [f"### {_named(setting, rows)}\n", setting_table(rows), *_remarks(rows)]
         else:
             waiting.append(setting.title)
     for image in figure_settings(experiment, page):
@@ -207,6 +207,11 @@ def _spread(values: np.ndarray[Any, Any]) -> str:
 def _shared_round(ran: Sequence[Outcome]) -> int:
     """The last round that every row has."""
     return max(set.intersection(*(set(run.accuracy[row.which]) for row in ran for run in row.runs)))
+
+
+def _named(setting: Setting, rows: Sequence[Outcome]) -> str:
+    """The setting's title. Data that are not the paper's are never shown under its name alone."""
+    return setting.title + (" (stand-in data)" if _stand_in(rows) else "")
 
 
 def _stand_in(rows: Sequence[Outcome]) -> str:
@@ -306,14 +311,13 @@ def _draw_table(experiment: Experiment, found: dict[str, list[Outcome]], path: P
         figures.Dot(row.title, float(row.at(t).mean()), None if _stand_in(rows) else row.paper, row.which)
         for row in rows
     ]
-    return figures.beside_paper(dots, f"{experiment.settings[key].title}, round {t}", path, final=done)
+    return figures.beside_paper(dots, f"{_named(experiment.settings[key], rows)}, round {t}", path, final=done)
 
 
 def _draw_curves(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
     ((key, rows),) = found.items()
     lines = [figures.Line(row.title, row.runs, row.which) for row in rows]
-    title = experiment.settings[key].title + (" (stand-in data)" if _stand_in(rows) else "")
-    return figures.curves(lines, title, path)
+    return figures.curves(lines, _named(experiment.settings[key], rows), path)
 
 
 def _draw_sweep(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
