@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -59,14 +60,20 @@ def test_the_readme_quotes_the_speed() -> None:
 
 
 def test_the_verdict_quotes_the_files() -> None:
-    """Every number with two decimals is in a result file, or the difference of one and the paper's."""
+    """Every number with two decimals is in a result file, or follows from one: over seeds, or against the paper."""
     known: set[str] = set()
     for name in ("all-methods", "table1", "ablation"):
+        seeds: dict[tuple[str, str], list[list[float]]] = {}
         for row in csv.DictReader((ROOT / "results" / f"{name}.csv").read_text().splitlines()):
             ours = [float(row[f"{which}_{when}"]) for which in ("received", "personal") for when in ("final", "best")]
-            known |= {f"{value:.2f}" for value in ours} | {row["paper"]}
+            of_row = seeds.setdefault((row["setting"], row["row"]), [])
+            of_row.append(ours)
+            means = [statistics.mean(values) for values in zip(*of_row, strict=True)]
+            known |= {f"{value:.2f}" for value in ours + means} | {row["paper"]}
             if row["paper"]:
-                known |= {f"{value - float(row['paper']):+.2f}" for value in ours}
+                known |= {f"{value - float(row['paper']):+.2f}" for value in ours + means}
+            if len(of_row) > 1:
+                known |= {f"{statistics.stdev(values):.2f}" for values in zip(*of_row, strict=True)}
     draws = (ROOT / "results" / "test-draws.csv").read_text().splitlines()[2:]
     known |= {number for line in draws for number in line.split(",")[1:]}
     text = (ROOT / "docs" / "verdict.md").read_text().partition("## How the combination weights")[0]
