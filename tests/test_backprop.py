@@ -80,6 +80,14 @@ def test_gradients_are_those_of_autograd(name: str, part: Section, kind: str, ba
 
 
 @needs_native
+def test_a_frozen_head_need_not_lie_side_by_side() -> None:
+    model = Classifier(nn.Sequential(nn.Linear(6, 5), nn.ReLU()), nn.Linear(5, 4)).double()
+    model.head.weight = nn.Parameter(torch.randn(5, 4, dtype=torch.float64).t())  # type: ignore[union-attr]
+    assert not model.head.weight.is_contiguous()  # type: ignore[union-attr, operator]
+    compare(model, "body", torch.randn(3, 6, dtype=torch.float64), cross_entropy)
+
+
+@needs_native
 def test_head_on_features() -> None:
     compare(accelerate(two_conv()).double(), "head", torch.randn(5, 40, dtype=torch.float64), head_cross_entropy)
 

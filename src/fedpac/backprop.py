@@ -226,9 +226,11 @@ def gradient_of(
                 grad = below
         return grad
 
+    plain_head = native.available() and all(p.is_contiguous() for p in model.head.parameters())
+
     def head_down(z: Tensor, labels: Tensor) -> Tensor | None:
         """The gradient by the features, if it is wanted."""
-        if native.available() and len(head) == 1 and isinstance(head[0], Linear):
+        if plain_head and len(head) == 1 and isinstance(head[0], Linear):
             m, z = head[0].module, z.contiguous()
             dz = torch.empty_like(z) if first < len(body) else None
             head_gradient(z, labels, m.weight, m.bias, dz, m.weight.grad, None if m.bias is None else m.bias.grad)
