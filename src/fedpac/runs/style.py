@@ -1,0 +1,60 @@
+"""How all figures look, and how they are written: readable in print, by the colour-blind and in grey."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+
+matplotlib.use("Agg")  # before pyplot: figures are files, no window is ever opened
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from fedpac.methods.base import Which
+from fedpac.runs.store import explained
+
+# Okabe and Ito's colours, the ones that are legible on white; markers tell lines apart without colour
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES: dict[Which, Literal["-", "--"]] = {"received": "-", "personal": "--"}
+HEAT = "viridis"
+
+STYLE: Any = {
+    "figure.dpi": 100,
+    "savefig.dpi": 160,
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E3E3E3",
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "svg.hashsalt": "fedpac",  # equal figures are equal bytes
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    with plt.rc_context(STYLE):
+        try:
+            yield
+        finally:
+            plt.close("all")
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """The figure as .png and .svg; a given suffix is taken off."""
+    stem = path.with_suffix("") if path.suffix in (".png", ".svg", ".pdf") else path
+    written = [stem.with_name(f"{stem.name}{suffix}") for suffix in dict.fromkeys((".png", ".svg", path.suffix))]
+    written = [p for p in written if p.suffix in (".png", ".svg", ".pdf")]
+    with explained(stem.parent):
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        for target in written:
+            dated = {"Date": None} if target.suffix == ".svg" else None
+            figure.savefig(target, bbox_inches="tight", metadata=dated)
+    return written
