@@ -157,7 +157,7 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(tmp_path):
 
 
 def test_the_command_line_killed_and_resumed(tmp_path):
-    config = small(rounds=40, run__checkpoint_every=5)
+    config = small(rounds=40, run__checkpoint_every=5, run__engine="process")  # workers even for visits this short
     run(config, tmp_path / "whole")
     (tmp_path / "c.toml").write_text(config.to_toml())
     command = [str(Path(sys.executable).with_name("fedpac"))]

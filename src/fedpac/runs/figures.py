@@ -10,6 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedpac.errors import RunError
@@ -50,6 +51,7 @@ def accuracy_curves(runs: Sequence[RunData], path: Path) -> list[Path]:
                     axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
                     banded = "seeds" if len(same) > 1 else "clients"
         axes.set_xlabel("communication round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel("test accuracy, mean over clients (%)")
         axes.set_title(_setting(runs), loc="left")
         axes.set_xlim(left=0)
@@ -109,6 +111,7 @@ def curves(lines: Sequence[Line], title: str, path: Path) -> list[Path]:
             axes.set_ylim(float(np.percentile(drawn, 2)) - 1, float(drawn.max()) + 1)  # the first rounds may fall out
         axes.set_xlim(left=0)
         axes.set_xlabel("communication round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel("test accuracy, mean over clients (%)")
         axes.set_title(title, loc="left")
         handles, labels = axes.get_legend_handles_labels()
