@@ -159,8 +159,53 @@ def test_special_values(choice: tuple[float, ...], slope: float) -> None:
     torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=0, atol=0)
 
 
-def test_result_of_an_image_does_not_depend_on_its_batch() -> None:
-    x, weight, b, padding = problem((7, 3, 16, 13, 13, 5, 1), torch.float32)
+WINOGRAD = [(2, 16, 32, 12, 12, 5, 1), (2, 32, 64, 9, 8, 3, 1), (3, 16, 48, 11, 14, 5, 2), (1, 48, 16, 4, 4, 3, 0)]
+
+
+@pytest.mark.parametrize("shape", WINOGRAD)
+def test_many_channels_are_as_exact_as_torch(shape: tuple[int, ...]) -> None:
+    x, weight, b, padding = problem(shape, torch.float32)
+    assert b is not None
+    exact = reference(x.double(), weight.double(), b.double(), padding, 0.01)
+
+    def error(y: Tensor) -> float:
+        return (y - exact).square().mean().sqrt().item()
+
+    ours, theirs = conv_pool_act(x, weight, b, padding, 0.01), reference(x, weight, b, padding, 0.01)
+    assert error(ours) < 4 * error(theirs)
+
+
+@pytest.mark.parametrize("shape", WINOGRAD)
+@pytest.mark.parametrize("constant", ["everywhere", "along rows", "along columns"])
+def test_many_channels_find_the_ties_of_a_background(shape: tuple[int, ...], constant: str) -> None:
+    """Windows over inputs that repeat have equal outputs, and their first must win, as in torch."""
+    n, channels, _, height, width, *_ = shape
+    _, weight, b, _ = problem(shape, torch.float32)
+    size = {"everywhere": (1, 1), "along rows": (height, 1), "along columns": (1, width)}[constant]
+    x = torch.randn(n, channels, *size, generator=torch.Generator().manual_seed(0)).expand(n, channels, height, width)
+    found = []
+    for function in (conv_pool_act, reference):
+        given = x.clone().requires_grad_()
+        y = function(given, weight, b, 0, 0.1)
+        found.append((y, *torch.autograd.grad(y, given, torch.ones_like(y))))
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", WINOGRAD)
+def test_many_channels_pass_a_nan_to_the_same_outputs(shape: tuple[int, ...]) -> None:
+    x, weight, b, padding = problem(shape, torch.float32)
+    height, width = x.shape[2:]
+    for i, j in itertools.product(range(height), range(width)):
+        broken = x.detach().clone()
+        broken[0, (i + j) % x.shape[1], i, j] = NAN
+        ours, theirs = (f(broken, weight, b, padding, 0.1) for f in (conv_pool_act, reference))
+        assert torch.equal(ours.isnan(), theirs.isnan())
+
+
+@pytest.mark.parametrize("shape", [(7, 3, 16, 13, 13, 5, 1), (7, 16, 32, 13, 13, 5, 1), (7, 32, 16, 6, 6, 3, 1)])
+def test_result_of_an_image_does_not_depend_on_its_batch(shape: tuple[int, ...]) -> None:
+    x, weight, b, padding = problem(shape, torch.float32)
     together = conv_pool_act(x, weight, b, padding, 0.01)
     alone = torch.cat([conv_pool_act(image[None], weight, b, padding, 0.01) for image in x])
     assert torch.equal(together, alone)

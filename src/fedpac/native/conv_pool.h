@@ -27,13 +27,11 @@ template <> struct Simd<float> {
     typedef float vec __attribute__((vector_size(VECTOR_BYTES)));
     typedef float half __attribute__((vector_size(VECTOR_BYTES / 2)));
     typedef int32_t mask __attribute__((vector_size(VECTOR_BYTES)));
-    typedef int32_t integer;
 };
 template <> struct Simd<double> {
     typedef double vec __attribute__((vector_size(VECTOR_BYTES)));
     typedef double half __attribute__((vector_size(VECTOR_BYTES / 2)));
     typedef int64_t mask __attribute__((vector_size(VECTOR_BYTES)));
-    typedef int64_t integer;
 };
 template <class T> using Vec = typename Simd<T>::vec;
 template <class T> using Half = typename Simd<T>::half;
@@ -49,19 +47,30 @@ template <class V> inline V load_as(const void* p) {
 template <class T> inline Vec<T> load(const T* p) { return load_as<Vec<T>>(p); }
 template <class T, class V> inline void store(T* p, V v) { memcpy(p, &v, sizeof v); }
 
-// WIDTH<T> bytes as integers. Compilers do it one by one if they are not told the instruction.
+// WIDTH<T> bytes as integers, and back. Compilers do it one by one if they are not told the instruction.
 template <class T> inline Mask<T> widen(const uint8_t* p) {
     Mask<T> v;
     for (index_t l = 0; l < WIDTH<T>; ++l) v[l] = p[l];
     return v;
 }
+template <class T> inline void narrow(Mask<T> v, uint8_t* p) {
+    for (index_t l = 0; l < WIDTH<T>; ++l) p[l] = uint8_t(v[l]);
+}
 #if VECTOR_BYTES == 64
 template <> inline Mask<float> widen<float>(const uint8_t* p) {
     return Mask<float>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
+template <> inline void narrow<float>(Mask<float> v, uint8_t* p) {
+    store(p, _mm512_cvtepi32_epi8(__m512i(v)));
+}
 #elif VECTOR_BYTES == 32
 template <> inline Mask<float> widen<float>(const uint8_t* p) {
     return Mask<float>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+template <> inline void narrow<float>(Mask<float> v, uint8_t* p) {
+    const __m256i whole = __m256i(v);
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
 }
 #endif
 
@@ -134,16 +143,21 @@ template <class T> void pack_image(const Geometry& s, const T* x, const index_t*
 constexpr int PANEL = 2;
 constexpr int COLUMNS = (REGISTERS - 2 - PANEL) / PANEL;
 
-// COLS neighbouring outputs of one convolution row for VECS vectors of channels. IN is the number of input channels if
-// it is known to the compiler, else 0: with fixed distances the addresses need no registers.
-template <class T, int IN, int COLS, int VECS>
-void conv_block(const Geometry& s, const T* x, const T* weight, const T* bias, T* out, index_t out_stride) {
-    const index_t step = IN ? IN : s.in_channels;
+// What an output is a sum over: `rows` runs of `taps` neighbouring inputs, `row` apart; the next output's are `step` on.
+struct Reach {
+    index_t rows, row, taps, step;
+};
+
+// COLS neighbouring outputs for VECS vectors of channels. STEP is the step if it is known to the compiler, else 0: with
+// fixed distances the addresses need no registers.
+template <class T, int STEP, int COLS, int VECS>
+void conv_block(const Reach& reach, const T* x, const T* weight, const T* bias, T* out, index_t out_stride) {
+    const index_t step = STEP ? STEP : reach.step;
     Vec<T> sum[COLS][VECS];
     UNROLLED for (int c = 0; c < COLS; ++c)
         UNROLLED for (int v = 0; v < VECS; ++v) sum[c][v] = load(bias + v * WIDTH<T>);
-    for (index_t i = 0; i < s.kernel; ++i, x += s.row)
-        for (index_t t = 0; t < s.taps; ++t, weight += VECS * WIDTH<T>) {
+    for (index_t i = 0; i < reach.rows; ++i, x += reach.row)
+        for (index_t t = 0; t < reach.taps; ++t, weight += VECS * WIDTH<T>) {
             Vec<T> w[VECS];
             UNROLLED for (int v = 0; v < VECS; ++v) w[v] = load(weight + v * WIDTH<T>);
             UNROLLED for (int c = 0; c < COLS; ++c)
@@ -153,69 +167,62 @@ void conv_block(const Geometry& s, const T* x, const T* weight, const T* bias, T
         UNROLLED for (int v = 0; v < VECS; ++v) store(out + c * out_stride + v * WIDTH<T>, sum[c][v]);
 }
 
-template <class T, int IN, int COLS>
-void conv_columns(const Geometry& s, index_t cols, index_t vecs, const T* x, const T* weight, const T* bias, T* out,
+template <class T, int STEP, int COLS>
+void conv_columns(const Reach& reach, index_t cols, index_t vecs, const T* x, const T* weight, const T* bias, T* out,
                   index_t out_stride) {
     if constexpr (COLS > 1)
-        if (cols < COLS) return conv_columns<T, IN, COLS - 1>(s, cols, vecs, x, weight, bias, out, out_stride);
-    if (vecs == PANEL) conv_block<T, IN, COLS, PANEL>(s, x, weight, bias, out, out_stride);
-    else conv_block<T, IN, COLS, 1>(s, x, weight, bias, out, out_stride);
+        if (cols < COLS) return conv_columns<T, STEP, COLS - 1>(reach, cols, vecs, x, weight, bias, out, out_stride);
+    if (vecs == PANEL) conv_block<T, STEP, COLS, PANEL>(reach, x, weight, bias, out, out_stride);
+    else conv_block<T, STEP, COLS, 1>(reach, x, weight, bias, out, out_stride);
 }
 
-// Max-pool and activation of two convolution rows. torch's rules: the first of equal values wins, and a NaN wins over
-// all that came before it.
-template <class T>
-void pool_rows(const Geometry& s, const T* top, const T* bottom, index_t stride, T slope,
-               typename Simd<T>::integer* marks, T* y, uint8_t* code) {
-    for (index_t j = 0; j < s.pooled_width; ++j, top += 2 * stride, bottom += 2 * stride)
-        for (index_t c = 0; c < s.out_channels; c += WIDTH<T>) {
-            const Vec<T> rest[3] = {load(top + stride + c), load(bottom + c), load(bottom + stride + c)};
-            Vec<T> best = load(top + c);
-            Mask<T> bits = {};
-            for (int k = 0; k < 3; ++k) {
-                const Mask<T> wins = (rest[k] > best) | (rest[k] != rest[k]);
-                best = wins ? rest[k] : best;
-                bits = wins ? Mask<T>{} + (k + 1) : bits;
-            }
-            // at a NaN torch's ReLU passes the gradient, its leaky ReLU does not; ReLU sends -inf to 0, not to -inf * 0
-            const Mask<T> positive = best > T(0);
-            const Mask<T> passes = slope == T(0) ? ~(best <= T(0)) : positive;
-            const Vec<T> scaled = slope == T(0) ? (best != best ? best : Vec<T>{}) : best * slope;
-            const Vec<T> act = positive ? best : scaled;
-            bits |= passes & 4;
-            const index_t lanes = smaller(WIDTH<T>, s.out_channels - c);
-            T* to = y + j * s.out_channels + c;
-            typename Simd<T>::integer* mark = marks + j * s.out_channels + c;
-            if (lanes == WIDTH<T>) store(to, act);
-            else memcpy(to, &act, lanes * sizeof(T));
-            memcpy(mark, &bits, sizeof bits);  // the next ones overwrite what is too much
-        }
-    for (index_t i = 0; i < s.pooled_width * s.out_channels; ++i) code[i] = uint8_t(marks[i]);
-}
-
-template <class T>
-int forward(const ConvPoolShape* shape, const T* x, const index_t* stride, const T* weight, const T* bias, double slope,
-            T* y, uint8_t* code) {
-    const Geometry s(*shape);
-    const index_t vectors = divide_up(s.out_channels, WIDTH<T>), channels = vectors * WIDTH<T>;
-    const index_t depth = s.kernel * s.taps, cols = 2 * s.pooled_width;
-    Buffer<T> image(s.padded_height * s.row), packed(depth * channels), start(channels), rows(2 * cols * channels);
-    Buffer<typename Simd<T>::integer> marks(s.pooled_width * s.out_channels + WIDTH<T>);
-    if (!image.data || !packed.data || !start.data || !rows.data || !marks.data) return 1;
-
-    // weights as [panel][kernel row][kernel column][input channel][channel within the panel]
-    const index_t area = s.kernel * s.kernel;
-    for (index_t o = 0; o < s.out_channels; ++o) {
-        const index_t first = o / (PANEL * WIDTH<T>) * PANEL * WIDTH<T>;
-        const index_t lanes = smaller(PANEL * WIDTH<T>, channels - first);
-        T* to = packed.data + first * depth + (o - first);
-        for (index_t c = 0; c < s.in_channels; ++c)
-            for (index_t k = 0; k < area; ++k)
-                to[(k * s.in_channels + c) * lanes] = weight[(o * s.in_channels + c) * area + k];
-        if (bias) start.data[o] = bias[o];
+// Max-pool and activation of one window's four values of some channels. torch's rules: the first of equal values wins,
+// and a NaN wins over all that came before it.
+template <class T> inline void pool_window(const Vec<T>* value, T slope, index_t lanes, T* y, uint8_t* code) {
+    Vec<T> best = value[0];
+    Mask<T> bits = {};
+    UNROLLED for (int k = 1; k < 4; ++k) {
+        const Mask<T> wins = (value[k] > best) | (value[k] != value[k]);
+        best = wins ? value[k] : best;
+        bits = wins ? Mask<T>{} + k : bits;
     }
+    // at a NaN torch's ReLU passes the gradient, its leaky ReLU does not; ReLU sends -inf to 0, not to -inf * 0
+    const Mask<T> positive = best > T(0);
+    const Mask<T> passes = slope == T(0) ? ~(best <= T(0)) : positive;
+    const Vec<T> scaled = slope == T(0) ? (best != best ? best : Vec<T>{}) : best * slope;
+    const Vec<T> act = positive ? best : scaled;
+    bits |= passes & 4;
+    if (lanes >= WIDTH<T>) {
+        store(y, act);
+        narrow<T>(bits, code);
+    } else {
+        uint8_t bytes[WIDTH<T>];
+        narrow<T>(bits, bytes);
+        memcpy(y, &act, lanes * sizeof(T));
+        memcpy(code, bytes, lanes);
+    }
+}
 
-    const index_t blocks = divide_up(cols, COLUMNS);
+// The windows of two convolution rows.
+template <class T>
+void pool_rows(const Geometry& s, const T* top, const T* bottom, index_t stride, T slope, T* y, uint8_t* code) {
+    const index_t across = s.pooled_width, channels = s.out_channels;
+    for (index_t j = 0; j < across; ++j, top += 2 * stride, bottom += 2 * stride, y += channels, code += channels)
+        for (index_t c = 0; c < channels; c += WIDTH<T>) {
+            const Vec<T> value[4] = {load(top + c), load(top + stride + c), load(bottom + c), load(bottom + stride + c)};
+            pool_window(value, slope, channels - c, y + c, code + c);
+        }
+}
+
+// From here on `packed` has the weights as [panel][kernel row][kernel column][input channel][channel within the panel].
+template <class T>
+int direct_forward(const Geometry& s, const T* x, const index_t* stride, const T* packed, const T* bias, T slope, T* y,
+                   uint8_t* code) {
+    const index_t vectors = divide_up(s.out_channels, WIDTH<T>), channels = vectors * WIDTH<T>;
+    const index_t depth = s.kernel * s.taps, cols = 2 * s.pooled_width, blocks = divide_up(cols, COLUMNS);
+    Buffer<T> image(s.padded_height * s.row), rows(2 * cols * channels);
+    if (!image.data || !rows.data) return 1;
+    const Reach reach{s.kernel, s.row, s.taps, s.in_channels};
     const auto block = s.in_channels == 1   ? conv_columns<T, 1, COLUMNS>
                        : s.in_channels == 3 ? conv_columns<T, 3, COLUMNS>
                                             : conv_columns<T, 0, COLUMNS>;
@@ -226,16 +233,41 @@ int forward(const ConvPoolShape* shape, const T* x, const index_t* stride, const
                 for (index_t r = 0; r < 2; ++r)
                     for (index_t b = 0; b < blocks; ++b) {
                         const index_t from = b * cols / blocks, to = (b + 1) * cols / blocks;
-                        block(s, to - from, smaller(PANEL, vectors - v),
-                                                 image.data + (2 * i + r) * s.row + from * s.in_channels,
-                                                 packed.data + v * WIDTH<T> * depth, start.data + v * WIDTH<T>,
-                                                 rows.data + (r * cols + from) * channels + v * WIDTH<T>, channels);
+                        block(reach, to - from, smaller(PANEL, vectors - v),
+                              image.data + (2 * i + r) * s.row + from * s.in_channels, packed + v * WIDTH<T> * depth,
+                              bias + v * WIDTH<T>, rows.data + (r * cols + from) * channels + v * WIDTH<T>, channels);
                     }
             const index_t at = (n * s.pooled_height + i) * s.pooled_width * s.out_channels;
-            pool_rows(s, rows.data, rows.data + cols * channels, channels, T(slope), marks.data, y + at, code + at);
+            pool_rows(s, rows.data, rows.data + cols * channels, channels, slope, y + at, code + at);
         }
     }
     return 0;
+}
+
+#include "winograd.h"
+
+template <class T>
+int forward(const ConvPoolShape* shape, const T* x, const index_t* stride, const T* weight, const T* bias, double slope,
+            T* y, uint8_t* code) {
+    const Geometry s(*shape);
+    const index_t channels = divide_up(s.out_channels, WIDTH<T>) * WIDTH<T>, area = s.kernel * s.kernel;
+    const index_t depth = area * s.in_channels;
+    Buffer<T> packed(depth * channels), start(channels);
+    if (!packed.data || !start.data) return 1;
+    for (index_t first = 0; first < s.out_channels; first += PANEL * WIDTH<T>) {
+        const index_t lanes = smaller(PANEL * WIDTH<T>, channels - first), used = smaller(lanes, s.out_channels - first);
+        for (index_t c = 0; c < s.in_channels; ++c)
+            for (index_t k = 0; k < area; ++k) {
+                const T* from = weight + (first * s.in_channels + c) * area + k;
+                T* to = packed.data + first * depth + (k * s.in_channels + c) * lanes;
+                for (index_t o = 0; o < used; ++o) to[o] = from[o * depth];
+            }
+    }
+    if (bias) memcpy(start.data, bias, s.out_channels * sizeof(T));
+
+    const auto way = winograd_pays<T>(s) ? s.kernel == 3 ? Winograd<T, 3>::forward : Winograd<T, 5>::forward
+                                         : direct_forward<T>;
+    return way(s, x, stride, packed.data, start.data, T(slope), y, code);
 }
 
 // --------------------------------------------------------------------------------------------------- backward

@@ -1,0 +1,186 @@
+// The forward pass after Winograd, for layers that have channels enough to be worth it. Part of conv_pool.h.
+//
+// The four outputs of a pool's window depend on a tile of (K + 1) x (K + 1) inputs. Seen as products of polynomials
+// that are evaluated at K + 1 points in each direction, they take (K + 1)^2 multiplications instead of 4 K^2: 2.8 times
+// fewer for K = 5, 2.25 for K = 3. For each pair of points these are a matrix product over channels.
+//
+// Rounding errors are of the size of a plain sum's. A NaN reaches the outputs that it would reach anyway (an infinity
+// reaches them as a NaN). Where inputs repeat, as in a background, the outputs of a window are equal, and stay so: the
+// transforms take differences first, so that all which tells one output from another is made of exact zeros, and the
+// pool finds its ties.
+
+// Transforms along one direction: K + 1 inputs, K weights or K + 1 products. The last point is infinity.
+#define WITHIN __attribute__((always_inline)) static inline
+template <class V, int K> struct Points;
+
+template <class V> struct Points<V, 3> {  // 0, 1, -1
+    WITHIN void inputs(const V* d, V* out) {
+        out[0] = d[0] - d[2];
+        out[1] = d[1] + d[2];
+        out[2] = d[2] - d[1];
+        out[3] = d[3] - d[1];
+    }
+    WITHIN void weights(const V* g, V* out) {
+        const V even = g[0] + g[2];
+        out[0] = g[0];
+        out[1] = (even + g[1]) * 0.5f;
+        out[2] = (even - g[1]) * 0.5f;
+        out[3] = g[2];
+    }
+    WITHIN void outputs(const V* m, V* y) {
+        y[0] = m[0] + (m[1] + m[2]);
+        y[1] = (m[1] - m[2]) + m[3];
+    }
+};
+
+template <class V> struct Points<V, 5> {  // 0, 1, -1, 2, -2
+    WITHIN void inputs(const V* d, V* out) {
+        const V d31 = d[3] - d[1], d42 = d[4] - d[2];
+        out[0] = (d[0] - d[2]) * 4.0f + d42;
+        out[1] = (d[3] + d[4]) - (d[1] + d[2]) * 4.0f;
+        out[2] = (d[1] - d[2]) * 4.0f + (d[4] - d[3]);
+        out[3] = d42 + d31 * 2.0f;
+        out[4] = d42 - d31 * 2.0f;
+        out[5] = (d[5] - d[3]) - d31 * 4.0f;
+    }
+    WITHIN void weights(const V* g, V* out) {
+        const V even1 = g[0] + g[2] + g[4], odd1 = g[1] + g[3];
+        const V even2 = g[0] + g[2] * 4.0f + g[4] * 16.0f, odd2 = g[1] * 2.0f + g[3] * 8.0f;
+        out[0] = g[0] * 0.25f;
+        out[1] = (even1 + odd1) * (-1 / 6.0f);
+        out[2] = (even1 - odd1) * (-1 / 6.0f);
+        out[3] = (even2 + odd2) * (1 / 24.0f);
+        out[4] = (even2 - odd2) * (1 / 24.0f);
+        out[5] = g[4];
+    }
+    WITHIN void outputs(const V* m, V* y) {
+        const V even1 = m[1] + m[2], odd1 = m[1] - m[2], even2 = m[3] + m[4], odd2 = m[3] - m[4];
+        y[0] = m[0] + even1 + even2;
+        y[1] = (odd1 + odd2 * 2.0f) + m[5];
+    }
+};
+
+// Doubles stay with the plain sum: who asks for them asks for digits.
+template <class T> bool winograd_pays(const Geometry& s) {
+    return sizeof(T) == sizeof(float) && s.in_channels % 16 == 0 && s.out_channels % 16 == 0 &&
+           (s.kernel == 3 || s.kernel == 5);
+}
+
+// The stages are not inlined into one another: together they leave the compiler too few registers for addresses.
+#define STAGE __attribute__((noinline)) static void
+template <class T, int K> struct Winograd {
+    using P = Points<Vec<T>, K>;
+    static constexpr int N = K + 1;
+
+    // A panel's weights at all pairs of points, which are `apart` from each other.
+    STAGE weights(const T* packed, index_t inputs, index_t lanes, T* out, index_t apart) {
+        const index_t each = inputs * lanes;
+        for (index_t at = 0; at < each; at += WIDTH<T>) {
+            Vec<T> g[K], down[N][K], point[N];
+            UNROLLED for (int j = 0; j < K; ++j) {
+                UNROLLED for (int i = 0; i < K; ++i) g[i] = load(packed + (i * K + j) * each + at);
+                P::weights(g, point);
+                UNROLLED for (int i = 0; i < N; ++i) down[i][j] = point[i];
+            }
+            UNROLLED for (int i = 0; i < N; ++i) {
+                P::weights(down[i], point);
+                UNROLLED for (int j = 0; j < N; ++j) store(out + (i * N + j) * apart + at, point[j]);
+            }
+        }
+    }
+
+    // A line of tiles, transformed downwards: one line of pixels per point, `apart` from each other.
+    STAGE down(const T* image, index_t row, T* out, index_t apart) {
+        for (index_t at = 0; at < row; at += WIDTH<T>) {
+            Vec<T> d[N], point[N];
+            UNROLLED for (int i = 0; i < N; ++i) d[i] = load(image + i * row + at);
+            P::inputs(d, point);
+            UNROLLED for (int i = 0; i < N; ++i) store(out + i * apart + at, point[i]);
+        }
+    }
+
+    // Then across: per point and tile the channels, ready for the product.
+    STAGE across(const T* downs, const index_t* place, index_t tiles, index_t inputs, T* out) {
+        for (index_t t = 0; t < tiles; ++t)
+            for (index_t c = 0; c < inputs; c += WIDTH<T>) {
+                const T* tile = downs + place[t] + c;
+                Vec<T> d[N], point[N];
+                UNROLLED for (int j = 0; j < N; ++j) d[j] = load(tile + j * inputs);
+                P::inputs(d, point);
+                UNROLLED for (int j = 0; j < N; ++j) store(out + (j * COLUMNS + t) * inputs + c, point[j]);
+            }
+    }
+
+    // The products to the left and the right output, still one for each point downwards.
+    STAGE sides(const T* products, index_t apart, index_t count, T* out) {
+        for (index_t at = 0; at < count; at += WIDTH<T>) {
+            Vec<T> m[N], side[2];
+            UNROLLED for (int j = 0; j < N; ++j) m[j] = load(products + j * apart + at);
+            P::outputs(m, side);
+            UNROLLED for (int b = 0; b < 2; ++b) store(out + b * apart + at, side[b]);
+        }
+    }
+
+    // The last transform and the pool.
+    STAGE pool(const T* sides, index_t apart, index_t tiles, index_t channels, const T* bias, T slope, T* y,
+              uint8_t* code) {
+        for (index_t at = 0; at < tiles * channels; at += channels)
+            for (index_t c = 0; c < channels; c += WIDTH<T>) {
+                Vec<T> value[4];
+                UNROLLED for (int b = 0; b < 2; ++b) {
+                    Vec<T> m[N], two[2];
+                    UNROLLED for (int i = 0; i < N; ++i) m[i] = load(sides + (i * 2 + b) * apart + at + c);
+                    P::outputs(m, two);
+                    UNROLLED for (int a = 0; a < 2; ++a) value[2 * a + b] = two[a] + load(bias + c);
+                }
+                pool_window(value, slope, WIDTH<T>, y + at + c, code + at + c);
+            }
+    }
+
+    static int forward(const Geometry& s, const T* x, const index_t* stride, const T* packed, const T* bias, T slope,
+                       T* y, uint8_t* code) {
+        const index_t inputs = s.in_channels, channels = s.out_channels, vectors = channels / WIDTH<T>;
+        const index_t images = smaller(s.batch, divide_up(2 * COLUMNS - 1, s.windows()));  // tiles for even blocks
+        const index_t lines = images * s.pooled_height, size = s.padded_height * s.row;
+        const index_t pair = inputs * channels, apart = COLUMNS * channels;
+        Buffer<T> image(images * size), weight(N * N * pair), downs(N * lines * s.row), zeros(PANEL * WIDTH<T>);
+        Buffer<T> both(N * COLUMNS * inputs), products(N * apart), halves(N * 2 * apart);
+        Buffer<index_t> place(images * s.windows());
+        if (!image.data || !weight.data || !downs.data || !zeros.data || !both.data || !products.data ||
+            !halves.data || !place.data)
+            return 1;
+        for (index_t v = 0; v < vectors; v += PANEL)
+            weights(packed + v * WIDTH<T> * K * K * inputs, inputs, smaller(PANEL, vectors - v) * WIDTH<T>,
+                    weight.data + v * WIDTH<T> * inputs, pair);
+        for (index_t l = 0, t = 0; l < lines; ++l)
+            for (index_t j = 0; j < s.pooled_width; ++j) place.data[t++] = l * s.row + 2 * j * inputs;
+
+        const Reach reach{1, 0, inputs, inputs};
+        for (index_t begin = 0; begin < s.batch; begin += images) {
+            const index_t count = smaller(images, s.batch - begin);
+            for (index_t m = 0; m < count; ++m) {
+                pack_image(s, x + (begin + m) * stride[0], stride, image.data + m * size);
+                for (index_t i = 0; i < s.pooled_height; ++i)
+                    down(image.data + m * size + 2 * i * s.row, s.row,
+                         downs.data + (m * s.pooled_height + i) * s.row, lines * s.row);
+            }
+            const index_t present = count * s.windows(), blocks = divide_up(present, COLUMNS);
+            for (index_t b = 0; b < blocks; ++b) {
+                const index_t from = b * present / blocks, tiles = (b + 1) * present / blocks - from;
+                for (index_t i = 0; i < N; ++i) {
+                    across(downs.data + i * lines * s.row, place.data + from, tiles, inputs, both.data);
+                    for (index_t j = 0; j < N; ++j)
+                        for (index_t v = 0; v < vectors; v += PANEL)
+                            conv_columns<T, 0, COLUMNS>(
+                                reach, tiles, smaller(PANEL, vectors - v), both.data + j * COLUMNS * inputs,
+                                weight.data + (i * N + j) * pair + v * WIDTH<T> * inputs, zeros.data,
+                                products.data + j * apart + v * WIDTH<T>, channels);
+                    sides(products.data, apart, tiles * channels, halves.data + i * 2 * apart);
+                }
+                const index_t at = (begin * s.windows() + from) * channels;
+                pool(halves.data, apart, tiles, channels, bias, slope, y + at, code + at);
+            }
+        }
+        return 0;
+    }
+};
