@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpac.backprop import Gradient, gradient_of
-from fedpac.models import Classifier, Section, paper_cnn
+from fedpac.models import Classifier, Section, paper_cnn, weights_of
 from fedpac.native import accelerate, available
 from fedpac.training import Batch, _by_hand, _flat, aligned_cross_entropy, cross_entropy, head_cross_entropy
 
@@ -49,7 +49,7 @@ def loss_of(kind: str, features: int) -> Callable[[nn.Module, Batch], Tensor]:
 
 def compare(model: nn.Module, part: Section, x: Tensor, loss: Callable[[nn.Module, Batch], Tensor]) -> None:
     y = torch.arange(len(x)) % 4
-    with _flat(model, part) as (_, gradient):
+    with _flat(model, part, weights_of(model)) as (_, gradient):
         gradient.zero_()
         torch.manual_seed(1)
         loss(model.train(), Batch(x, y, y)).backward()
@@ -135,20 +135,20 @@ UNKNOWN: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("make", UNKNOWN.values(), ids=UNKNOWN.keys())
 def test_leaves_others_to_autograd(make: Callable[[], nn.Module]) -> None:
     model = make()
-    with _flat(model, "all"):
+    with _flat(model, "all", weights_of(model)):
         assert gradient_of(model) is None
 
 
 def test_leaves_other_losses_to_autograd() -> None:
     model = Classifier(nn.Flatten(), nn.Linear(4, 4))
-    with _flat(model, "all"):
+    with _flat(model, "all", weights_of(model)):
         assert _by_hand(model, lambda model, batch: model(batch.x).sum()) is None
 
 
 @needs_native
 def test_operands_that_do_not_fit_are_refused() -> None:
     model = accelerate(paper_cnn((1, 28, 28), 4))
-    with _flat(model, "all"):
+    with _flat(model, "all", weights_of(model)):
         gradient: Gradient | None = gradient_of(model)
         assert gradient is not None
         for x in (torch.randn(2, 3, 28, 28), torch.randn(2, 1, 5, 5), torch.randn(2, 1, 28, 28).double()):

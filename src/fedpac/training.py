@@ -134,7 +134,7 @@ def train(
 ) -> Weights:
     """Mini-batch SGD with momentum from `weights`; returns all weights of the model, the named part trained.
 
-    model         the client's network, or any module whose weights these are
+    model         the client's network, or any module whose weights these are; what it holds afterwards is undefined
     part          which parameters move; the others are frozen, so neither decay nor momentum touches them
     inputs        stands in for the client's images (features computed once, for a head)
     batches       index tensors to use instead of `epochs` shuffled passes
@@ -145,9 +145,9 @@ def train(
     lr = recipe.lr if lr is None else lr
     momentum = recipe.momentum if momentum is None else momentum
     weight_decay = recipe.weight_decay if weight_decay is None else weight_decay
-    model = load_into(client.model if model is None else model, weights)
+    model = client.model if model is None else model
     if not _trained(model, part):
-        return weights_of(model)  # a body or a head without weights has nothing to learn
+        return weights_of(load_into(model, weights))  # a body or a head without weights has nothing to learn
     x, y = client.train_set
     augment = None
     if inputs is not None:
@@ -161,7 +161,7 @@ def train(
 
     with (
         span(f"{'model' if part == 'all' else part} epochs"),
-        _flat(model, part) as (parameters, gradient),
+        _flat(model, part, weights) as (parameters, gradient),
         torch.random.fork_rng(devices=[]),
         torch.no_grad(),
     ):
@@ -193,7 +193,7 @@ def train(
                 f"client {client.id}, round {client.round}: training diverged, the weights are no longer finite "
                 f"(learning rate {lr}); try a smaller learning rate"
             )
-    return weights_of(model)
+        return weights_of(model)
 
 
 update = span("update")
@@ -264,24 +264,32 @@ def _trained(model: nn.Module, part: Section) -> list[tuple[str, nn.Parameter]]:
 class _flat:  # noqa: N801  (used like a function)
     """Lay the trained parameters and their gradients out as two vectors, so that a step is a handful of operations.
 
-    Freezes the other parameters meanwhile and leaves the module as it was found: the values go home to the tensors they
-    came from. Kernels round by the alignment of their operands, so a parameter left in a vector of the last training
-    would make the next one depend on it.
+    The module holds `weights` meanwhile, and the parameters that are not trained are frozen. Afterwards all parameters
+    are the tensors that they were: kernels round by the alignment of their operands, so a parameter left in a vector of
+    the last training would make the next one depend on it.
     """
 
-    def __init__(self, model: nn.Module, part: Section) -> None:
-        self.trained = [p for _, p in _trained(model, part)]
+    def __init__(self, model: nn.Module, part: Section, weights: Weights) -> None:
+        trained = dict(_trained(model, part))
+        self.trained = list(trained.values())
+        self.start = [weights[name] for name in trained]
         chosen = {id(p) for p in self.trained}
         self.frozen = [p for p in model.parameters() if id(p) not in chosen and p.requires_grad]
+        with torch.no_grad():
+            for name, tensor in model.state_dict().items():
+                if name not in trained:
+                    tensor.copy_(weights[name])
 
     def __enter__(self) -> tuple[Tensor, Tensor]:
-        parameters = torch.cat([p.detach().reshape(-1) for p in self.trained])
-        gradient = torch.empty_like(parameters)  # every step fills all of it
         self.homes = [p.data for p in self.trained]
+        parameters = torch.empty(
+            sum(p.numel() for p in self.trained), dtype=self.homes[0].dtype, device=self.homes[0].device
+        )
+        gradient = torch.empty_like(parameters)  # every step fills all of it
         at = 0
-        for p in self.trained:
+        for p, start in zip(self.trained, self.start, strict=True):
             n = p.numel()
-            p.data = parameters[at : at + n].view_as(p)
+            p.data = parameters[at : at + n].view_as(p).copy_(start)
             p.grad = gradient[at : at + n].view_as(p)
             at += n
         for p in self.frozen:
@@ -290,7 +298,7 @@ class _flat:  # noqa: N801  (used like a function)
 
     def __exit__(self, *error: object) -> None:
         for p, home in zip(self.trained, self.homes, strict=True):
-            p.data = home.copy_(p.data)
+            p.data = home
             p.grad = None
         for p in self.frozen:
             p.requires_grad_(True)
