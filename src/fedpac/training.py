@@ -149,12 +149,8 @@ def train(
     if not _trained(model, part):
         return weights_of(load_into(model, weights))  # a body or a head without weights has nothing to learn
     x, y = client.train_set
-    augment = None
-    if inputs is not None:
-        x = inputs
-    elif client.data.augment:
-        noise, border = client.stream(f"{purpose}/augment"), client.data.train.black()
-        augment = partial(crop_and_flip, generator=noise, fill=border)
+    augment = augmentation(client, purpose) if inputs is None else None
+    x = x if inputs is None else inputs
     if batches is None:
         epochs = recipe.epochs if epochs is None else epochs
         batches = shuffled_batches(len(y), recipe.batch, epochs, client.stream(purpose))
@@ -199,6 +195,13 @@ def train(
 update = span("update")
 
 
+def augmentation(client: Client, purpose: str) -> Callable[..., Tensor] | None:
+    """What makes the client's images random in training: (images, index=which) -> images; None where nothing does."""
+    if not client.data.augment:
+        return None
+    return partial(crop_and_flip, generator=client.stream(f"{purpose}/augment"), fill=client.data.train.black())
+
+
 def _by_hand(model: nn.Module, loss: Loss) -> Gradient | None:
     """The gradient of this loss without autograd, where it is known."""
     if isinstance(loss, aligned_cross_entropy):
@@ -236,10 +239,15 @@ def in_batches(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 @span("features")
-def features(client: Client, weights: Weights) -> Tensor:
-    """f(x) of all training samples of the client, not augmented, with the body in evaluation mode."""
+def features(client: Client, weights: Weights, augmented: str | None = None) -> Tensor:
+    """f(x) of all training samples of the client, with the body in evaluation mode.
+
+    augmented   the purpose of a random stream: every image is augmented once; if not given, they are as they are
+    """
     model = client.with_weights(weights).eval()
-    return in_batches(cast(nn.Module, model.body), client.train_set[0])
+    augment = None if augmented is None else augmentation(client, augmented)
+    x = client.train_set[0]
+    return in_batches(cast(nn.Module, model.body), x if augment is None else augment(x))
 
 
 def logits(model: nn.Module, x: Tensor) -> Tensor:

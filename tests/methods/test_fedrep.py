@@ -1,8 +1,25 @@
 """FedRep against its algorithm written out by hand."""
 
+import torch
+from torch import nn
+
+from fedpac.data.augment import crop_and_flip
+from fedpac.data.clients import ClientData, Part, Pool
+from fedpac.message import Message
 from fedpac.methods.fedrep import FedRep
-from fedpac.models import section
-from helpers import assert_close, assert_equal, literal_mean, literal_training, run_federation, tiny_data, tiny_task
+from fedpac.models import Classifier, section
+from fedpac.training import head_cross_entropy, train
+from helpers import (
+    CLASSES,
+    assert_close,
+    assert_equal,
+    literal_mean,
+    literal_training,
+    run_federation,
+    tiny_data,
+    tiny_task,
+    visit,
+)  # fmt: skip
 
 
 def test_two_rounds_equal_the_literal_algorithm():
@@ -36,3 +53,29 @@ def test_only_the_body_travels():
 def test_no_epochs_change_nothing():
     finished = run_federation(FedRep(head_epochs=0, body_epochs=0))
     assert_equal(finished.server.weights("w"), section(finished.task.initial, "body"))
+
+
+def test_augmented_heads_see_every_image_cropped_and_flipped():
+    random = torch.Generator().manual_seed(0)
+    pool = Pool(torch.randint(256, (60, 1, 9, 9), dtype=torch.uint8, generator=random), torch.arange(60) % CLASSES)
+    data = [ClientData(Part(pool, torch.arange(40)), Part(pool, torch.arange(40, 60)), augment=True)]
+    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(81, 5), nn.Tanh()), nn.Linear(5, CLASSES))
+    task = tiny_task(1, model=model)
+
+    def head(method):
+        client = visit(task, data, 0)
+        method.local(client, Message(w=section(task.initial, "body")))
+        return client.state["own"]
+
+    client = visit(task, data, 0)
+    seen = crop_and_flip(client.train_set[0], client.stream("head/augment"), client.data.train.black())
+    expected = train(
+        client, task.initial, part="head", loss=head_cross_entropy, inputs=model.body(seen).detach(),
+        epochs=1, lr=0.1, purpose="head",
+    )  # fmt: skip
+    assert_equal(head(FedRep(augmented=True)), section(expected, "head"))
+    assert not torch.equal(head(FedRep())["head.weight"], expected["head.weight"])
+
+
+def test_augmented_changes_nothing_where_images_are_not():
+    assert run_federation(FedRep(augmented=True)).bytes() == run_federation(FedRep()).bytes()

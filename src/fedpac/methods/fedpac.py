@@ -14,7 +14,7 @@ from fedpac.message import Message, Weights
 from fedpac.methods.fedrep import FedRep
 from fedpac.models import section
 from fedpac.server import Server
-from fedpac.training import Loss, aligned_cross_entropy, cross_entropy, features
+from fedpac.training import Loss, aligned_cross_entropy, cross_entropy
 
 
 class FedPAC(FedRep):
@@ -57,10 +57,10 @@ class FedPAC(FedRep):
     def local(self, client: Client, down: Message) -> Message:
         labels = client.train_set[1]
         w = self.assemble(client, down)
-        z = features(client, w)
+        z = self.look(client, w, "head")
         statistics = feature_statistics(z, labels, client.classes, covariance=self.covariance != "identity")
         w = self.head_then_body(client, w, z, self.body_loss(client, down, z))
-        centroids = local_centroids(features(client, w), labels, client.classes)
+        centroids = local_centroids(self.look(client, w, "centroids"), labels, client.classes)
         return Message(
             w=section(w, "body"),
             head=section(w, "head"),

@@ -30,8 +30,15 @@ class FedRep(FedAvg):
         None
     )
 
+    augmented: Annotated[
+        bool, Field(description="what looks at features without training the body sees augmented images, too")
+    ] = False
+
     def fit(self, client: Client, w: Weights, down: Message) -> Weights:
-        return self.head_then_body(client, w, features(client, w), cross_entropy)
+        return self.head_then_body(client, w, self.look(client, w, "head"), cross_entropy)
+
+    def look(self, client: Client, w: Weights, purpose: str) -> Tensor:
+        return features(client, w, augmented=purpose if self.augmented else None)
 
     def head_then_body(self, client: Client, w: Weights, z: Tensor, body_loss: Loss) -> Weights:
         """The body is fixed while the head trains, so its features `z` are computed once."""
