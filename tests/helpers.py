@@ -51,6 +51,16 @@ def tiny_data(
     return clients
 
 
+def tiny_images() -> tuple[list[ClientData], Classifier]:
+    """One client whose images are augmented in training, and a model for them."""
+    random = torch.Generator().manual_seed(0)
+    pool = Pool(torch.randint(256, (60, 1, 9, 9), dtype=torch.uint8, generator=random), torch.arange(60) % CLASSES)
+    data = [ClientData(Part(pool, torch.arange(40)), Part(pool, torch.arange(40, 60)), augment=True)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return data, Classifier(nn.Sequential(nn.Flatten(), nn.Linear(81, 5), nn.Tanh()), nn.Linear(5, CLASSES))
+
+
 def tiny_model(kind: str = "plain", seed: int = 0) -> Classifier:
     """plain; norm (BatchNorm and dropout); linear (a body without weights); headless (a head without weights)."""
     with torch.random.fork_rng(devices=[]):

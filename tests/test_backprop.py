@@ -31,6 +31,14 @@ NETWORKS: dict[str, tuple[Callable[[], Classifier], tuple[int, ...]]] = {
         lambda: Classifier(nn.Sequential(nn.Flatten(), nn.Linear(4100, 128), nn.ReLU()), nn.Linear(128, 4)),
         (1, 41, 100),
     ),
+    "wide, no bias": (
+        lambda: Classifier(nn.Sequential(nn.Flatten(), nn.Linear(4100, 64, False), nn.ReLU()), nn.Linear(64, 4)),
+        (1, 41, 100),
+    ),
+    "rows of vectors": (
+        lambda: Classifier(nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Flatten()), nn.Linear(21, 4)),
+        (3, 5),
+    ),
     "strided": (
         lambda: Classifier(nn.Sequential(nn.Conv2d(2, 4, 3, 2, groups=2), nn.Flatten()), nn.Linear(16, 4)),
         (2, 5, 5),
@@ -67,7 +75,7 @@ def compare(model: nn.Module, part: Section, x: Tensor, loss: Callable[[nn.Modul
 @pytest.mark.parametrize("kind", ["cross-entropy", "aligned", "aligned, one class unknown"])
 @pytest.mark.parametrize("part", ["all", "body"])
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("batch", [1, 6])
+@pytest.mark.parametrize("batch", [1, 6, 16])
 def test_gradients_are_those_of_autograd(name: str, part: Section, kind: str, batch: int) -> None:
     torch.manual_seed(3)
     make, shape = NETWORKS[name]

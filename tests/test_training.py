@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from fedpac import native, training
+from fedpac.errors import TrainingError
 from fedpac.models import Classifier, weights_of
 from fedpac.training import cross_entropy, features, head_cross_entropy, proximal, train
 from helpers import CLASSES, INPUTS, assert_close, assert_equal, tiny_data, tiny_model, tiny_task, visit
@@ -105,3 +106,44 @@ class Twice(Classifier):
 def test_anything_else_goes_by_autograd(model, written_out_used):
     assert_equal(trained(model), trained(model, by_autograd[cross_entropy]))
     assert written_out_used() == 0
+
+
+def state_of(model):
+    """What training must leave as it was: which tensors the parameters are, their gradients and flags."""
+    return [(p.data_ptr(), p.dtype, p.grad, p.requires_grad) for p in model.parameters()]
+
+
+@pytest.mark.parametrize("part", ["all", "body", "head"])
+def test_the_module_is_left_as_it_was_found(part):
+    data = tiny_data()
+    client = visit(tiny_task(len(data)), data, 3)
+    before = state_of(client.model)
+    train(client, client.task.initial, part=part)
+    assert state_of(client.model) == before
+
+
+def test_the_module_is_left_as_it_was_found_by_what_fails():
+    data = tiny_data()
+    client = visit(tiny_task(len(data)), data, 3)
+    before = state_of(client.model)
+    with pytest.raises(TrainingError, match="diverged"):
+        train(client, client.task.initial, lr=1e30)
+    assert state_of(client.model) == before
+    with pytest.raises(RuntimeError, match=r"shape|size"):
+        train(client, {**client.task.initial, "head.bias": torch.zeros(CLASSES + 1)})
+    assert state_of(client.model) == before
+
+
+def test_weights_keep_their_types():
+    model = tiny_model()
+    model.head.double()
+    data = tiny_data()
+    client = visit(tiny_task(len(data), model=model), data, 3)
+    start = weights_of(model)
+
+    def mixed(model, batch):
+        return nn.functional.cross_entropy(model.head(model.body(batch.x.double())), batch.y)
+
+    trained = train(client, start, loss=mixed)
+    assert {name: t.dtype for name, t in trained.items()} == {name: t.dtype for name, t in start.items()}
+    assert not torch.equal(trained["head.weight"], start["head.weight"])

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 forward, backward = span("forward"), span("backward")
 
+SMALL_BATCH, LARGE_LAYER = range(8, 33), 2**18  # where torch's product is faster the other way round
+
 # (images, labels): fills the .grad of the parameters that require one, which must exist
 Gradient: TypeAlias = Callable[[Tensor, Tensor], None]
 
@@ -89,18 +91,19 @@ class Linear:
     def forward(self, x: Tensor) -> Tensor:
         self.x = x
         weight, bias = self.module.weight, self.module.bias
-        if weight.numel() < 2**18 or not 8 <= len(x) <= 32:
+        if x.dim() != 2 or len(x) not in SMALL_BATCH or weight.numel() < LARGE_LAYER:
             return F.linear(x, weight, bias)
-        y = weight.mm(x.t()).t().contiguous()  # a large layer and a small batch: up to twice as fast this way round
+        y = weight.mm(x.t()).t().contiguous()
         return y if bias is None else y.add_(bias)
 
     def backward(self, grad: Tensor, inputs: bool) -> Tensor | None:
         m = self.module
         if self.trained:
-            torch.mm(grad.t(), self.x, out=m.weight.grad)
+            rows = grad.flatten(0, -2)
+            torch.mm(rows.t(), self.x.flatten(0, -2), out=m.weight.grad)
             if m.bias is not None:
-                torch.sum(grad, 0, out=m.bias.grad)
-        return grad.mm(m.weight) if inputs else None
+                torch.sum(rows, 0, out=m.bias.grad)
+        return grad.matmul(m.weight) if inputs else None
 
 
 class Activation:

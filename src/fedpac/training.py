@@ -4,6 +4,7 @@ A method says *what* to train (body, head, all, a module of its own) on *which* 
 gradient. How it is done fast is decided here, once.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -189,7 +190,7 @@ def train(
                 f"client {client.id}, round {client.round}: training diverged, the weights are no longer finite "
                 f"(learning rate {lr}); try a smaller learning rate"
             )
-        return weights_of(model)
+        return {name: tensor.to(weights[name].dtype) for name, tensor in weights_of(model).items()}
 
 
 update = span("update")
@@ -278,28 +279,28 @@ class _flat:  # noqa: N801  (used like a function)
     """
 
     def __init__(self, model: nn.Module, part: Section, weights: Weights) -> None:
-        trained = dict(_trained(model, part))
-        self.trained = list(trained.values())
-        self.start = [weights[name] for name in trained]
+        self.model, self.weights = model, weights
+        self.named = dict(_trained(model, part))
+        self.trained = list(self.named.values())
         chosen = {id(p) for p in self.trained}
         self.frozen = [p for p in model.parameters() if id(p) not in chosen and p.requires_grad]
-        with torch.no_grad():
-            for name, tensor in model.state_dict().items():
-                if name not in trained:
-                    tensor.copy_(weights[name])
 
     def __enter__(self) -> tuple[Tensor, Tensor]:
         self.homes = [p.data for p in self.trained]
-        parameters = torch.empty(
-            sum(p.numel() for p in self.trained), dtype=self.homes[0].dtype, device=self.homes[0].device
-        )
+        sizes = [home.numel() for home in self.homes]
+        dtype = functools.reduce(torch.promote_types, (home.dtype for home in self.homes))
+        parameters = self.homes[0].new_empty(sum(sizes), dtype=dtype)
         gradient = torch.empty_like(parameters)  # every step fills all of it
-        at = 0
-        for p, start in zip(self.trained, self.start, strict=True):
-            n = p.numel()
-            p.data = parameters[at : at + n].view_as(p).copy_(start)
-            p.grad = gradient[at : at + n].view_as(p)
-            at += n
+        with torch.no_grad():  # whatever does not fit is found before the module is touched
+            for place, name in zip(torch.split(parameters, sizes), self.named, strict=True):
+                place.view_as(self.named[name]).copy_(self.weights[name])
+            for name, tensor in self.model.state_dict().items():
+                if name not in self.named:
+                    tensor.copy_(self.weights[name])
+        for p, place, slope in zip(
+            self.trained, torch.split(parameters, sizes), torch.split(gradient, sizes), strict=True
+        ):
+            p.data, p.grad = place.view_as(p), slope.view_as(p)
         for p in self.frozen:
             p.requires_grad_(False)
         return parameters, gradient

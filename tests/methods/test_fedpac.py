@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedpac.data.augment import crop_and_flip
 from fedpac.message import Message, Weights
 from fedpac.methods import make_method
 from fedpac.methods.fedpac import FedPAC
@@ -23,6 +24,7 @@ from helpers import (
     literal_sgd,
     run_federation,
     tiny_data,
+    tiny_images,
     tiny_task,
     visit,
 )
@@ -43,6 +45,22 @@ def test_two_rounds_follow_algorithm_1() -> None:
         else:
             torch.testing.assert_close(sent["means"][k], centroids[k], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(weight_matrix(done.server), alpha, atol=1e-4)
+
+
+def test_augmented_statistics_and_centroids_are_of_cropped_and_flipped_images() -> None:
+    data, model = tiny_images()
+    task = tiny_task(1, model=model)
+    start = {"w": section(task.initial, "body"), "head": section(task.initial, "head")}
+    client = visit(task, data, 0)
+    up = FedPAC(augmented=True).local(client, Message(**start))
+    x, y = client.train_set
+    for part, purpose, body in (("statistics", "head", task.initial), ("centroids", "centroids", up.weights("w"))):
+        seen = crop_and_flip(x, client.stream(f"{purpose}/augment"), client.data.train.black())
+        z = copy_with(model, {**task.initial, **body}).body(seen)
+        means = torch.stack([z[y == k].mean(dim=0) for k in range(CLASSES)])
+        torch.testing.assert_close(up.weights(part)["means"].float(), means)
+    plain = FedPAC().local(visit(task, data, 0), Message(**start))
+    assert not torch.equal(plain.weights("statistics")["means"], up.weights("statistics")["means"])
 
 
 def literal_fedpac(data, rounds, lam, head_lr):

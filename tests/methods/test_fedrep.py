@@ -1,22 +1,20 @@
 """FedRep against its algorithm written out by hand."""
 
 import torch
-from torch import nn
 
 from fedpac.data.augment import crop_and_flip
-from fedpac.data.clients import ClientData, Part, Pool
 from fedpac.message import Message
 from fedpac.methods.fedrep import FedRep
-from fedpac.models import Classifier, section
+from fedpac.models import section
 from fedpac.training import head_cross_entropy, train
 from helpers import (
-    CLASSES,
     assert_close,
     assert_equal,
     literal_mean,
     literal_training,
     run_federation,
     tiny_data,
+    tiny_images,
     tiny_task,
     visit,
 )  # fmt: skip
@@ -56,10 +54,7 @@ def test_no_epochs_change_nothing():
 
 
 def test_augmented_heads_see_every_image_cropped_and_flipped():
-    random = torch.Generator().manual_seed(0)
-    pool = Pool(torch.randint(256, (60, 1, 9, 9), dtype=torch.uint8, generator=random), torch.arange(60) % CLASSES)
-    data = [ClientData(Part(pool, torch.arange(40)), Part(pool, torch.arange(40, 60)), augment=True)]
-    model = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(81, 5), nn.Tanh()), nn.Linear(5, CLASSES))
+    data, model = tiny_images()
     task = tiny_task(1, model=model)
 
     def head(method):

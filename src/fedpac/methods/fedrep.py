@@ -38,6 +38,7 @@ class FedRep(FedAvg):
         return self.head_then_body(client, w, self.look(client, w, "head"), cross_entropy)
 
     def look(self, client: Client, w: Weights, purpose: str) -> Tensor:
+        """The features; `purpose` names the random stream of the crops, if there are any."""
         return features(client, w, augmented=purpose if self.augmented else None)
 
     def head_then_body(self, client: Client, w: Weights, z: Tensor, body_loss: Loss) -> Weights:

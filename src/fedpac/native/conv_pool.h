@@ -81,13 +81,14 @@ inline index_t divide_up(index_t a, index_t b) { return (a + b - 1) / b; }
 inline index_t smaller(index_t a, index_t b) { return a < b ? a : b; }
 constexpr index_t larger(index_t a, index_t b) { return a > b ? a : b; }
 
-// Zeroed, cache-line aligned memory; null when there is none.
+// Cache-line aligned memory, zeroed if need be; null when there is none.
+enum Start { ZEROED, AS_IT_COMES };
 template <class T> struct Buffer {
     T* data;
-    explicit Buffer(index_t count) {
+    explicit Buffer(index_t count, Start start = ZEROED) {
         const size_t bytes = divide_up(count * index_t(sizeof(T)) + 1, 64) * 64;
         data = static_cast<T*>(aligned_alloc(64, bytes));
-        if (data) memset(data, 0, bytes);
+        if (data && start == ZEROED) memset(data, 0, bytes);
     }
     ~Buffer() { free(data); }
     Buffer(const Buffer&) = delete;
@@ -265,8 +266,9 @@ int forward(const ConvPoolShape* shape, const T* x, const index_t* stride, const
     }
     if (bias) memcpy(start.data, bias, s.out_channels * sizeof(T));
 
-    const auto way = winograd_pays<T>(s) ? s.kernel == 3 ? Winograd<T, 3>::forward : Winograd<T, 5>::forward
-                                         : direct_forward<T>;
+    auto way = direct_forward<T>;
+    if constexpr (sizeof(T) == sizeof(float))  // who asks for doubles asks for digits
+        if (winograd_pays(s)) way = s.kernel == 3 ? Winograd<T, 3>::forward : Winograd<T, 5>::forward;
     return way(s, x, stride, packed.data, start.data, T(slope), y, code);
 }
 
@@ -531,9 +533,9 @@ int backward(const Geometry& s, const T* x, const index_t* stride, const T* weig
 
 template <class T, class... Args> int backward_any(const ConvPoolShape* shape, Args... args) {
     const Geometry s(*shape);
-    const bool narrow = s.in_channels <= WIDTH<T>;
-    if (s.kernel == 3) return narrow ? backward<T, 3, 1>(s, args...) : backward<T, 3, 2>(s, args...);
-    if (s.kernel == 5) return narrow ? backward<T, 5, 1>(s, args...) : backward<T, 5, 2>(s, args...);
+    const bool one = s.in_channels <= WIDTH<T>;  // vector of input channels
+    if (s.kernel == 3) return one ? backward<T, 3, 1>(s, args...) : backward<T, 3, 2>(s, args...);
+    if (s.kernel == 5) return one ? backward<T, 5, 1>(s, args...) : backward<T, 5, 2>(s, args...);
     return 2;
 }
 
