@@ -297,7 +297,7 @@ def test_the_page_sets_ours_beside_the_papers(filled, tmp_path):
     final = 100 * fedpac.accuracy["received"][6].mean()
     assert f"| FedPAC | 12.34 | {final:.2f} received | {final - 12.34:+.2f} |" in text
     assert "| FedAvg |  | " in text
-    assert re.search(r"FedPAC is number \d of 4 in round 6, .* In the paper it is number 2 of 2\.", text)
+    assert re.search(r"FedPAC is number \d of 4 in round 6, seed 0, .* In the paper it is number 2 of 2\.", text)
     second = text[text.index("### Digits, 6 clients, s = 80 %") :]
     assert "| FedAvg | not run yet |" in second  # the paper has nothing here: no column for it
     assert "5 of 6 runs" in text
@@ -314,7 +314,7 @@ def test_unfinished_runs_are_shown_as_such(tmp_path):
     list(fill(wanted[1:2], rounds=3))
     write_page([small], tmp_path, tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
-    assert "round 2 %" in text  # the last evaluated round that both have
+    assert "round 2, seed 0 %" in text  # the last evaluated round that both have
     row = next(line for line in text.splitlines() if line.startswith("| FedAvg-FT |"))
     assert "2 of 6" in row
     assert re.search(r"\([+-]\d+\.\d\d\)", row)
@@ -331,7 +331,10 @@ def test_several_seeds_are_a_mean_and_a_spread(filled, tmp_path):
         for s in (0, 1)
     ]
     spread = abs(finals[0] - finals[1]) / 2**0.5
-    assert f"{sum(finals) / 2:.2f} ± {spread:.2f} received" in (tmp_path / "page.md").read_text()
+    text = (tmp_path / "page.md").read_text()
+    assert f"{sum(finals) / 2:.2f} ± {spread:.2f} received" in text
+    # who is compared with others that have one seed is compared on that seed
+    assert re.search(rf"\| round 6, seed 0 % \|.*\| FedPAC \| 12\.34 \| {finals[0]:.2f} \|", text, re.DOTALL)
 
 
 def test_a_stand_in_is_never_set_beside_the_paper(filled, tmp_path):

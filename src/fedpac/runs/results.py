@@ -1,7 +1,7 @@
 """The page of results: what the paper found, what the runs found, and how far they are apart."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,14 @@ class Outcome:
         """Accuracy in per cent, for each seed."""
         return np.array([100 * run.accuracy[which or self.which][round].mean() for run in self.runs])
 
+    @property
+    def seeds(self) -> set[int]:
+        return {run.config["run"]["seed"] for run in self.runs}
+
+    def on(self, seeds: set[int]) -> "Outcome":
+        """The same with some of the seeds."""
+        return replace(self, runs=[run for run in self.runs if run.config["run"]["seed"] in seeds])
+
     @cached_property
     def final(self) -> float:
         return float(self.at(self.last).mean())
@@ -87,6 +95,28 @@ class Outcome:
     def best(self) -> tuple[float, int]:
         shared = set.intersection(*(set(run.accuracy[self.which]) for run in self.runs))
         return max((float(self.at(t).mean()), -t) for t in shared)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What all rows have in common, so that they can be compared: seeds, and the last round that all have with them."""
+
+    seeds: set[int]
+    round: int
+
+    @classmethod
+    def of(cls, ran: Sequence[Outcome]) -> "Ground":
+        each = [row.seeds for row in ran]
+        seeds = set.intersection(*each) or set.union(*each)
+        rounds = (set(run.accuracy[row.which]) for row in ran for run in row.on(seeds).runs)
+        return cls(seeds, max(set.intersection(*rounds)))
+
+    def __str__(self) -> str:
+        named = ", ".join(map(str, sorted(self.seeds)))
+        return f"round {self.round}, seed{'s' if len(self.seeds) > 1 else ''} {named}"
+
+    def of_row(self, row: Outcome) -> np.ndarray[Any, Any]:
+        return row.on(self.seeds).at(self.round)
 
 
 def outcomes(experiment: Experiment, setting: str, root: Path) -> list[Outcome]:
@@ -164,19 +194,19 @@ def _section(experiment: Experiment, root: Path, page: Path) -> str:
 
 
 def setting_table(rows: Sequence[Outcome]) -> str:
-    """The rows of one setting. Where some have not come to the end, a column compares all at the round they share."""
+    """The rows of one setting. Where some lack rounds or seeds, a column compares all on what they share."""
     ran = [row for row in rows if row.runs]
     columns = dict(COLUMNS)
     if _stand_in(rows) or not any(row.paper is not None for row in rows):
         del columns["paper"], columns["difference"]
-    shared = _shared_round(ran)
-    if not all(row.finished for row in ran):
-        columns = {"method": columns.pop("method"), "shared": f"round {shared} %", **columns}
+    shared = Ground.of(ran)
+    if not all(row.finished and row.seeds == shared.seeds for row in ran):
+        columns = {"method": columns.pop("method"), "shared": f"{shared} %", **columns}
         columns = {k: columns[k] for k in ("method", "paper", "shared", *columns) if k in columns}
     return markdown([_row(row, shared) for row in rows], columns)
 
 
-def _row(outcome: Outcome, shared: int) -> dict[str, str]:
+def _row(outcome: Outcome, shared: Ground) -> dict[str, str]:
     paper = outcome.paper
     row = dict.fromkeys([*COLUMNS, "shared"], "")
     row |= {"method": outcome.title, "paper": "" if paper is None else f"{paper:.2f}", "ours": "not run yet"}
@@ -188,7 +218,7 @@ def _row(outcome: Outcome, shared: int) -> dict[str, str]:
     first = outcome.runs[0]
     rounds = max(1, first.last_round)
     return row | {
-        "shared": _spread(outcome.at(shared)),
+        "shared": _spread(shared.of_row(outcome)),
         "ours": f"{_spread(outcome.at(outcome.last))} {outcome.which}",
         "difference": difference if outcome.finished or not difference else f"({difference})",
         "best": f"{best:.2f} ({-at})",
@@ -202,11 +232,6 @@ def _row(outcome: Outcome, shared: int) -> dict[str, str]:
 
 def _spread(values: np.ndarray[Any, Any]) -> str:
     return f"{values.mean():.2f}" + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
-
-
-def _shared_round(ran: Sequence[Outcome]) -> int:
-    """The last round that every row has."""
-    return max(set.intersection(*(set(run.accuracy[row.which]) for row in ran for run in row.runs)))
 
 
 def _named(setting: Setting, rows: Sequence[Outcome]) -> str:
@@ -226,12 +251,12 @@ def _remarks(rows: Sequence[Outcome]) -> list[str]:
         remarks.append(f"**Not the paper's data** ({note}): its numbers are not shown here, they are of other data.\n")
     ours = next((row for row in ran if row.row == OURS), None)
     if ours is not None and len(ran) > 1:
-        t = _shared_round(ran)
-        score = float(ours.at(t).mean())
-        others = sorted((float(row.at(t).mean()) for row in ran if row is not ours), reverse=True)
+        shared = Ground.of(ran)
+        score = float(shared.of_row(ours).mean())
+        others = sorted((float(shared.of_row(row).mean()) for row in ran if row is not ours), reverse=True)
         place = 1 + sum(other > score for other in others)
         lead = f"{abs(score - others[0]):.2f} points {'ahead of the next' if place == 1 else 'behind the first'}"
-        remark = f"FedPAC is number {place} of {len(ran)} in round {t}, {lead}."
+        remark = f"FedPAC is number {place} of {len(ran)} in {shared}, {lead}."
         papers = {row.row: row.paper for row in rows if row.paper is not None}
         if OURS in papers and not note:
             remark += (
@@ -305,13 +330,13 @@ def _draw_table(experiment: Experiment, found: dict[str, list[Outcome]], path: P
     ((key, rows),) = found.items()
     if len(rows) < 2:
         return []
-    t = _shared_round(rows)
+    shared = Ground.of(rows)
     done = all(row.finished for row in rows)
     dots = [
-        figures.Dot(row.title, float(row.at(t).mean()), None if _stand_in(rows) else row.paper, row.which)
+        figures.Dot(row.title, float(shared.of_row(row).mean()), None if _stand_in(rows) else row.paper, row.which)
         for row in rows
     ]
-    return figures.beside_paper(dots, f"{_named(experiment.settings[key], rows)}, round {t}", path, final=done)
+    return figures.beside_paper(dots, f"{_named(experiment.settings[key], rows)}, {shared}", path, final=done)
 
 
 def _draw_curves(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
