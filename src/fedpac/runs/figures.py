@@ -108,7 +108,7 @@ def curves(lines: Sequence[Line], title: str, path: Path) -> list[Path]:
                 axes.fill_between(rounds, means - band, means + band, color=colour, alpha=0.15, linewidth=0)
         drawn = np.concatenate([np.asarray(line.get_ydata(), dtype=float)[1:] for line in axes.lines])
         if len(drawn):
-            axes.set_ylim(float(np.percentile(drawn, 2)) - 1, float(drawn.max()) + 1)  # the first rounds may fall out
+            axes.set_ylim(float(np.percentile(drawn, 2)) - 1, axes.dataLim.y1 + 1)  # the first rounds may fall out
         axes.set_xlim(left=0)
         axes.set_xlabel("communication round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
