@@ -66,7 +66,7 @@ def test_the_readme_quotes_the_speed() -> None:
 def test_the_verdict_quotes_the_files() -> None:
     """Every number with two decimals is in a result file, or follows from one: over seeds, or against the paper."""
     known: set[str] = set()
-    for name in ("all-methods", "table1", "ablation"):
+    for name in ("all-methods", "table1", "ablation", "choices"):
         seeds: dict[tuple[str, str], list[list[float]]] = {}
         for row in csv.DictReader((ROOT / "results" / f"{name}.csv").read_text().splitlines()):
             ours = [float(row[f"{which}_{when}"]) for which in ("received", "personal") for when in ("final", "best")]
@@ -78,8 +78,14 @@ def test_the_verdict_quotes_the_files() -> None:
                 known |= {f"{value - float(row['paper']):+.2f}" for value in ours + means}
             if len(of_row) > 1:
                 known |= {f"{statistics.stdev(values):.2f}" for values in zip(*of_row, strict=True)}
-    draws = (ROOT / "results" / "test-draws.csv").read_text().splitlines()[2:]
-    known |= {number for line in draws for number in line.split(",")[1:]}
+    draws = [line.split(",") for line in (ROOT / "results" / "test-draws.csv").read_text().splitlines()]
+    draws = [line for line in draws if line[0].startswith("results/")]
+    known |= {number for line in draws for number in line[1:]}
+    plain = {run[-1]: numbers for run, *numbers in draws if "cifar10-20/fedpac-seed" in run}
+    known.add(f"{statistics.mean(float(numbers[1]) for numbers in plain.values()):.2f}")
+    for run, *numbers in draws:  # what a choice changes: on the drawn test images and on all
+        if "augmented" in run:
+            known |= {f"{float(mine) - float(other):+.2f}" for mine, other in zip(numbers, plain[run[-1]], strict=True)}
     text = (ROOT / "docs" / "verdict.md").read_text().partition("## How the combination weights")[0]
     assert set(re.findall(r"(?<![\d.])[+-]?\d+\.\d\d(?!\d)", text)) <= known
 
