@@ -267,8 +267,11 @@ int forward(const ConvPoolShape* shape, const T* x, const index_t* stride, const
     if (bias) memcpy(start.data, bias, s.out_channels * sizeof(T));
 
     auto way = direct_forward<T>;
-    if constexpr (sizeof(T) == sizeof(float))  // who asks for doubles asks for digits
+    if constexpr (sizeof(T) == sizeof(float)) {  // who asks for doubles asks for digits
         if (winograd_pays(s)) way = s.kernel == 3 ? Winograd<T, 3>::forward : Winograd<T, 5>::forward;
+        if (narrow_winograd_pays(s))
+            way = s.kernel == 3 ? Winograd<T, 3>::narrow_forward : Winograd<T, 5>::narrow_forward;
+    }
     return way(s, x, stride, packed.data, start.data, T(slope), y, code);
 }
 

@@ -5,9 +5,9 @@
 // fewer for K = 5, 2.25 for K = 3. For each pair of points these are a matrix product over channels.
 //
 // Rounding errors are those of a plain sum for K = 3 and a few times as large for K = 5, some 1e-6 of an output. A NaN
-// reaches the outputs that it would reach anyway; an infinity reaches them as a NaN. Where inputs repeat, as in a background, the outputs of a window are equal, and stay so: the
-// transforms take differences first, so that all which tells one output from another is made of exact zeros, and the
-// pool finds its ties.
+// reaches the outputs that it would reach anyway; an infinity reaches them as a NaN. Where inputs repeat, as in a
+// background, the outputs of a window are equal, and stay so: the transforms take differences first, so that all which
+// tells one output from another is made of exact zeros, and the pool finds its ties.
 
 // Transforms along one direction: K + 1 inputs, K weights or K + 1 products. The last point is infinity.
 #define WITHIN __attribute__((always_inline)) static inline
@@ -63,6 +63,10 @@ template <class V> struct Points<V, 5> {  // 0, 1, -1, 2, -2
 // Windows enough to be worth transforming the weights. The batch has no say: an image's result must not depend on it.
 bool winograd_pays(const Geometry& s) {
     return s.in_channels % 16 == 0 && s.out_channels % 16 == 0 && s.windows() >= 9 && (s.kernel == 3 || s.kernel == 5);
+}
+// With one or two channels the transforms take what the products save.
+bool narrow_winograd_pays(const Geometry& s) {
+    return s.in_channels >= 3 && s.in_channels < 16 && s.windows() >= 9 && (s.kernel == 3 || s.kernel == 5);
 }
 
 // The stages are not inlined into one another: together they leave the compiler too few registers for addresses.
@@ -180,6 +184,99 @@ template <class T, int K> struct Winograd {
                 }
                 const index_t at = (begin * s.windows() + from) * channels;
                 pool(halves.data, apart, tiles, channels, bias, slope, y + at, code + at);
+            }
+        }
+        return 0;
+    }
+
+    // ------------------------------------------------------------------------------------------- few channels
+    // The products are so short that they are added up into a window's four outputs as they come, in registers.
+
+    // A product at one point, added to the two outputs that it counts for: what P::outputs does, point by point.
+    WITHIN void collect(int point, Vec<T> product, Vec<T>* y) {
+        constexpr T at[] = {0, 1, -1, 2, -2};
+        if (point < K) y[0] = point ? y[0] + product : product;
+        if (point == K) y[1] += product;
+        else if (point > 0) y[1] = point > 1 ? y[1] + product * at[point] : product;
+    }
+
+    // Lines transformed downwards, now across: at every input, since those where tiles begin are not side by side.
+    STAGE across_everywhere(const T* downs, index_t line, index_t count, index_t inputs, T* out, index_t apart) {
+        for (int i = 0; i < N; ++i)
+            for (index_t at = 0; at < count; at += WIDTH<T>) {
+                Vec<T> d[N], point[N];
+                UNROLLED for (int j = 0; j < N; ++j) d[j] = load(downs + i * line + at + j * inputs);
+                P::inputs(d, point);
+                UNROLLED for (int j = 0; j < N; ++j) store(out + (i * N + j) * apart + at, point[j]);
+            }
+    }
+
+    struct Points2D {  // inputs or weights at all pairs of points, `apart` from each other
+        const T* data;
+        index_t apart;
+    };
+
+    // TILES neighbouring windows of one vector of channels. INPUTS is the number of input channels if it is known to
+    // the compiler, else 0; the weights of one are `lanes` after those of the one before.
+    template <int INPUTS, int TILES>
+    STAGE windows(index_t tiles, index_t channels_in, Points2D x, Points2D weight, index_t lanes, const T* bias,
+                  T slope, index_t used, T* y, uint8_t* code, index_t channels) {
+        if constexpr (TILES > 1)
+            if (tiles < TILES)
+                return windows<INPUTS, TILES - 1>(tiles, channels_in, x, weight, lanes, bias, slope, used, y, code,
+                                                  channels);
+        const index_t inputs = INPUTS ? INPUTS : channels_in;
+        Vec<T> both[TILES][2][2];
+        UNROLLED for (int i = 0; i < N; ++i) {
+            Vec<T> side[TILES][2];
+            UNROLLED for (int j = 0; j < N; ++j) {
+                const T *in = x.data + (i * N + j) * x.apart, *w = weight.data + (i * N + j) * weight.apart;
+                Vec<T> product[TILES];
+                UNROLLED for (int t = 0; t < TILES; ++t) product[t] = in[t * 2 * inputs] * load(w);
+                for (index_t c = 1; c < inputs; ++c)
+                    UNROLLED for (int t = 0; t < TILES; ++t) product[t] += in[t * 2 * inputs + c] * load(w + c * lanes);
+                UNROLLED for (int t = 0; t < TILES; ++t) collect(j, product[t], side[t]);
+            }
+            UNROLLED for (int t = 0; t < TILES; ++t)
+                UNROLLED for (int b = 0; b < 2; ++b) collect(i, side[t][b], both[t][b]);
+        }
+        UNROLLED for (int t = 0; t < TILES; ++t) {
+            Vec<T> value[4];
+            UNROLLED for (int k = 0; k < 4; ++k) value[k] = both[t][k % 2][k / 2] + load(bias);
+            pool_window(value, slope, used, y + t * channels, code + t * channels);
+        }
+    }
+
+    static int narrow_forward(const Geometry& s, const T* x, const index_t* stride, const T* packed, const T* bias,
+                              T slope, T* y, uint8_t* code) {
+        constexpr int TILES = (REGISTERS - 2) / 7;  // each has a product, two sides and four outputs
+        const index_t inputs = s.in_channels, vectors = divide_up(s.out_channels, WIDTH<T>);
+        const index_t channels = vectors * WIDTH<T>, pair = inputs * channels;
+        const index_t line = s.row + 2 * WIDTH<T>, count = 2 * inputs * s.pooled_width, apart = count + WIDTH<T>;
+        const index_t blocks = divide_up(s.pooled_width, TILES);
+        Buffer<T> image(s.padded_height * s.row + WIDTH<T>), weight(N * N * pair), downs(N * line);
+        Buffer<T> points(N * N * apart);
+        if (!image.data || !weight.data || !downs.data || !points.data) return 1;
+        for (index_t v = 0; v < vectors; v += PANEL)
+            weights(packed + v * WIDTH<T> * K * K * inputs, inputs, smaller(PANEL, vectors - v) * WIDTH<T>,
+                    weight.data + v * WIDTH<T> * inputs, pair);
+        const auto block = inputs == 3 ? windows<3, TILES> : windows<0, TILES>;
+        for (index_t n = 0; n < s.batch; ++n) {
+            pack_image(s, x + n * stride[0], stride, image.data);
+            for (index_t i = 0; i < s.pooled_height; ++i) {
+                down(image.data + 2 * i * s.row, s.row, downs.data, line);
+                across_everywhere(downs.data, line, count, inputs, points.data, apart);
+                for (index_t v = 0; v < vectors; ++v) {
+                    const index_t first = v / PANEL * PANEL, lanes = smaller(PANEL, vectors - first) * WIDTH<T>;
+                    const T* w = weight.data + first * WIDTH<T> * inputs + (v - first) * WIDTH<T>;
+                    for (index_t b = 0; b < blocks; ++b) {
+                        const index_t from = b * s.pooled_width / blocks, to = (b + 1) * s.pooled_width / blocks;
+                        const index_t at = ((n * s.pooled_height + i) * s.pooled_width + from) * s.out_channels;
+                        block(to - from, inputs, {points.data + from * 2 * inputs, apart}, {w, pair}, lanes,
+                              bias + v * WIDTH<T>, slope, s.out_channels - v * WIDTH<T>, y + at + v * WIDTH<T>,
+                              code + at + v * WIDTH<T>, s.out_channels);
+                    }
+                }
             }
         }
         return 0;
