@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -151,13 +152,27 @@ class Target:
         return self.figure.median >= self.limit if self.at_least else self.figure.median <= self.limit
 
     def row(self) -> list[str]:
-        sign = "at least" if self.at_least else "at most"
-        digits = 3 if self.limit < 1 else 2
-        return [self.what, f"{sign} {self.limit:g}", self.figure.text(digits), "met" if self.met else "missed"]
+        return [self.what, self.wanted, self.measured, "met" if self.met else "missed"]
+
+    @property
+    def wanted(self) -> str:
+        return f"{'at least' if self.at_least else 'at most'} {self.limit:g}"
+
+    @property
+    def measured(self) -> str:
+        if self.limit < 1e-3:
+            return f"{self.figure.median:.1e}"
+        return self.figure.text(3 if self.limit < 1 else 2)
 
     def to_json(self) -> dict[str, Any]:
         return {"what": self.what, "at_least" if self.at_least else "at_most": self.limit, "met": self.met,
                 **self.figure.to_json()}  # fmt: skip
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Target":
+        at_least = "at_least" in values
+        figure = Figure(values["median"], values["low"], values["high"])
+        return cls(values["what"], figure, values["at_least" if at_least else "at_most"], at_least)
 
 
 def targets_table(targets: Sequence[Target]) -> str:
@@ -195,15 +210,22 @@ def peer_versions() -> dict[str, str]:
     return dict(zip(("flwr", "pfl", "ray", "torch"), found, strict=True))
 
 
+def folder_of(processor: str) -> Path:
+    """Where this processor's results are: what was measured on one never takes the place of another's."""
+    plain = re.sub(r"\(\w+\)", "", processor).lower()
+    return RESULTS / re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
+
+
 def save(name: str, data: dict[str, Any], markdown: str, begun: dict[str, Any]) -> None:
-    """results/<name>.json with all answers and where they come from; results/<name>.md with the tables."""
-    RESULTS.mkdir(exist_ok=True)
+    """<name>.json with all answers and where they come from, and <name>.md with the tables."""
+    folder = folder_of(begun["processor"])
+    folder.mkdir(parents=True, exist_ok=True)
     origin = {**provenance(), "command": f"python -m benchmarks {name}", "machine": begun}
-    (RESULTS / f"{name}.json").write_text(json.dumps({"provenance": origin, **data}, indent=1) + "\n")
-    note = (
+    (folder / f"{name}.json").write_text(json.dumps({"provenance": origin, **data}, indent=1) + "\n")
+    text = (
+        f"**{begun['processor']}, {begun['cores']} cores**\n\n{markdown}\n\n"
         f"`{origin['command']}` at commit {origin['commit']}, torch {origin['versions']['torch']}, kernels "
-        f"{origin['kernels']}, {begun['processor']}, {begun['cores']} cores, load before {begun['load_before']:.2f}. "
-        "Medians, in brackets the range."
+        f"{origin['kernels']}, load before {begun['load_before']:.2f}. Medians, in brackets the range.\n"
     )
-    (RESULTS / f"{name}.md").write_text(f"{markdown}\n\n{note}\n")
-    print(f"\n{markdown}\n\n{note}\n", flush=True)
+    (folder / f"{name}.md").write_text(text)
+    print(f"\n{text}", flush=True)
