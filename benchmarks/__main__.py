@@ -8,10 +8,8 @@ import time
 from pathlib import Path
 
 from benchmarks import common
-from benchmarks.common import Target, targets_table
+from benchmarks.common import NAMES, Target, targets_table
 from fedpac.errors import FedpacError
-
-NAMES = ("rounds", "peers", "flute", "weights", "scale", "startup", "profile")
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from typing import Any, Self
 from benchmarks.contender import MARK
 from fedpac.runs.run import provenance
 
+NAMES = ("rounds", "peers", "flute", "weights", "scale", "startup", "profile")
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PEERS_PYTHON = ROOT / ".venv-bench" / "bin" / "python"

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 
-from benchmarks.common import RESULTS, ROOT, Target, table
+from benchmarks.common import NAMES, RESULTS, ROOT, Target, table
 
 PAGE = ROOT / "docs" / "speed.md"
 MARKS = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -31,7 +31,7 @@ def targets() -> str:
     """Every promise with what each processor makes of it; a target that is missed is in bold."""
     columns: list[str] = []
     found: dict[str, dict[str, Target]] = {}
-    for file in sorted(RESULTS.glob("*/*.json")):
+    for file in (file for name in NAMES for file in sorted(RESULTS.glob(f"*/{name}.json"))):
         result = json.loads(file.read_text())
         processor = result["provenance"]["machine"]["processor"]
         columns += [processor] if processor not in columns else []

@@ -34,11 +34,11 @@ INTRODUCTION = """# Results
 Made by `fedpac reproduce`; do not edit. Accuracy is the plain mean over all clients on their own test data. *Received*
 is the model as it comes from the server, before local training, *personal* the model after it; each row says which one
 it shows, the one that the method's paper reports, and gives the other one beside it. *Final* is the last round, as in
-the paper's tables; *best* is the best evaluated round (every fifth is), chosen on test data and so only there to show
-how much the choice of the round matters. With several seeds: mean ± standard deviation over seeds. A difference in
-brackets is that of a run which has not reached its last round yet. Seconds are those of the clients' computing, all
-clients of a round together, in the quickest round of the run: the runs shared their machine with other work, which that
-round felt least.
+the paper's tables; *best* is the best evaluated round (every fifth is; where few clients take part in a round, every
+20th or 50th, since all are evaluated), chosen on test data and so only there to show how much the choice of the round
+matters. With several seeds: mean ± standard deviation over seeds. A difference in brackets is that of a run which has
+not reached its last round yet. Seconds are those of the clients' computing, all clients of a round together, in the
+quickest round of the run: the runs shared their machine with other work, which that round felt least.
 
 Every row is a run folder in `results/` with its config, all clients' accuracies, command, commit and versions; the CSV
 file of a table has all of it at full precision.
