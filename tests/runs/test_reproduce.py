@@ -17,9 +17,9 @@ from fedpac.errors import ConfigError, RunError
 from fedpac.runs import reproduce
 from fedpac.runs.reproduce import all_cells, cells, fill, find_experiments, read_experiment, shipped
 from fedpac.runs.results import draw, outcomes, write_page
-from fedpac.runs.run import fingerprint, run
+from fedpac.runs.run import advance, fingerprint, resume, run
 from fedpac.runs.store import RunStore
-from fedpac.runs.tables import read_run
+from fedpac.runs.tables import read_run, read_runs
 
 TABLE = """
 title = "A small table"
@@ -253,6 +253,31 @@ def test_killed_and_started_again(filled, tmp_path):
     assert "6 of 6 runs are there." in last.stdout
     assert contents(tmp_path / "results") == contents(root)
     assert all(path.stat().st_mtime_ns == when for path, when in finished.items())
+
+
+def test_a_run_without_its_checkpoint_is_done_again_and_stays_until_then(filled, tmp_path):
+    """As in a fresh clone: unfinished results are in version control, checkpoints are not."""
+    _, root = filled
+    text = TABLE.replace("checkpoint_every = 100", "checkpoint_every = 2")
+    cell, *_ = wanted = cells(experiment(tmp_path, text), tmp_path / "results", only="digits,6,fedpac")
+    assert list(fill(wanted, rounds=4)) == [cell]
+    (cell.folder / "checkpoint.safetensors").unlink()
+    before = contents(cell.folder)
+    with pytest.raises(RunError, match=r"has 4 rounds, but no checkpoint\.safetensors"):
+        resume(cell.folder)
+
+    place = cell.workplace
+    assert place != cell.folder
+    advance(cell.config, place, stop=lambda report: report.round == 3)  # interrupted before it has come as far
+    cell.settle(place)
+    assert contents(cell.folder) == before
+    assert [found.path for found in read_runs([cell.folder.parent])] == [cell.folder]
+
+    assert list(fill(wanted)) == [cell]
+    assert [entry.name for entry in cell.folder.parent.iterdir()] == [cell.folder.name]
+    for name in ("metrics.csv", "weights.csv"):
+        assert (cell.folder / name).read_bytes() == (root / cell.folder.relative_to(cell.root) / name).read_bytes()
+    assert len(RunStore(cell.folder).read_json("environment.json")["sessions"]) == 2  # those of the second time
 
 
 def test_a_cell_that_another_process_has_is_left_to_it(tmp_path):

@@ -83,10 +83,11 @@ def reproduce(
 
     @contextmanager
     def watch(at: int, cell: Cell) -> Iterator[Callable[[RoundReport], None]]:
-        setting, done = cell.experiment.settings[cell.setting], cell.done()
+        setting, done, place = cell.experiment.settings[cell.setting], cell.done(), cell.workplace
+        there = f", has {done} rounds{'' if place == cell.folder else ' without a checkpoint, is done again'}"
         out.print(
             f"{at + 1}/{len(wanted)}  [bold]{escape(cell.experiment.title_of(cell.row))}[/], {escape(setting.title)}, "
-            f"seed {cell.seed}{f', has {done} rounds' if done else ''} → {escape(str(cell.folder))}",
+            f"seed {cell.seed}{there if done else ''} → {escape(str(place))}",
             soft_wrap=True,
         )
         try:

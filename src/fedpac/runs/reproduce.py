@@ -4,6 +4,7 @@ A cell is one method in one setting with one seed. It lives in a run folder name
 a cell share the run, and whatever has been run is never run again.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +21,7 @@ from fedpac.errors import ConfigError, RunError, RunInUseError, unknown
 from fedpac.federation import RoundReport
 from fedpac.methods import find_method, methods
 from fedpac.methods.base import Which
-from fedpac.runs.run import Progress, advance, fingerprint
+from fedpac.runs.run import Progress, advance, fingerprint, lost_checkpoint
 from fedpac.runs.store import RunStore
 from fedpac.runs.tables import RunData, read_run
 
@@ -176,16 +177,40 @@ class Cell:
         return min(self.experiment.until or self.config.run.rounds, self.config.run.rounds)
 
     def done(self) -> int:
-        """How many there are. A folder that holds another run is an error: nothing is ever mixed or replaced."""
-        path = self.folder / "config.toml"
+        """How many there are."""
+        return self._rounds_in(self.folder)
+
+    def _rounds_in(self, folder: Path) -> int:
+        """A folder that holds another run is an error: nothing is ever mixed or replaced."""
+        path = folder / "config.toml"
         if not path.is_file():
             return 0
         if fingerprint(make_config(read_config(path))) != fingerprint(self.config):
             raise RunError(
-                f"{self.folder} holds a run with another config than {self.experiment.name} asks for; "
+                f"{folder} holds a run with another config than {self.experiment.name} asks for; "
                 "move it away, or give another folder with --out"
             )
-        return len(RunStore(self.folder).rows("rounds.csv"))
+        return len(RunStore(folder).rows("rounds.csv"))
+
+    @property
+    def workplace(self) -> Path:
+        """Where the run goes on: in its folder. If that came without its checkpoint, as from a version control
+        system, the run is done again in a folder beside it, and what there is stays until that has come as far."""
+        again = self.folder.with_name(f".{self.folder.name}.again")
+        place = again if again.exists() or lost_checkpoint(RunStore(self.folder), self.config) else self.folder
+        self._rounds_in(place)  # it must be this run
+        return place
+
+    def settle(self, place: Path) -> None:
+        """Put what was done again into the folder, once it is as much as there was."""
+        if place == self.folder or self._rounds_in(place) < self.done():
+            return
+        with RunStore(place).locked():
+            replaced = self.folder.with_name(f".{self.folder.name}.replaced")
+            if self.folder.exists():
+                self.folder.rename(replaced)
+            place.rename(self.folder)
+        shutil.rmtree(replaced, ignore_errors=True)
 
     def reached(self, goal: int) -> bool:
         return self.done() >= goal and (goal < self.config.run.rounds or RunStore(self.folder).finished)
@@ -277,7 +302,9 @@ def fill(
 
         try:
             with watch(at, cell) as progress:
-                advance(cell.config, cell.folder, data_dir, progress, workers, stop)
+                place = cell.workplace
+                advance(cell.config, place, data_dir, progress, workers, stop)
+                cell.settle(place)
         except RunInUseError:
             continue  # several processes may fill one folder of results: another one has this cell
         if cell.reached(goal):

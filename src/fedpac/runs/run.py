@@ -19,6 +19,7 @@ from fedpac import native
 from fedpac.config import Config, make_config, read_config
 from fedpac.data.scenario import Scenario, build, describe
 from fedpac.engines import make_engine
+from fedpac.errors import RunError
 from fedpac.federation import Federation, RoundReport
 from fedpac.models import build_model
 from fedpac.runs.checkpoint import read_checkpoint, write_checkpoint
@@ -121,6 +122,11 @@ def _execute(
 ) -> None:
     method, mark = config.make_method(), fingerprint(config)
     path = store.path / CHECKPOINT
+    if lost_checkpoint(store, config):
+        raise RunError(
+            f"{store.path} has {len(store.rows('rounds.csv'))} rounds, but no {CHECKPOINT} to go on from: restore that "
+            f"file, or do it all again with 'fedpac run {store.path / 'config.toml'} --out' and a new folder"
+        )
     saved = read_checkpoint(path, mark) if path.exists() else None  # before anything is changed in the folder
     store.truncate(saved.round if saved else 0)
     _record_session(store, data_dir, saved.round if saved else 0, scenario.note)
@@ -147,6 +153,13 @@ def _execute(
             if leaving and report.round < task.rounds:
                 return
     store.write_json("summary.json", {**summarise(read_run(store.path)), **_origin(store)})
+
+
+def lost_checkpoint(store: RunStore, config: Config) -> bool:
+    """Whether an unfinished run has more rounds than a start that was killed before its first checkpoint leaves."""
+    if store.finished or (store.path / CHECKPOINT).exists() or not (store.path / "config.toml").exists():
+        return False
+    return len(store.rows("rounds.csv")) > config.run.checkpoint_every
 
 
 # --- where the numbers come from ----------------------------------------------------------------------------------

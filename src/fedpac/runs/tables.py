@@ -141,7 +141,7 @@ def read_runs(paths: Iterable[Path]) -> list[RunData]:
     """All runs; a folder that holds no run but has runs in it stands for them."""
     found: list[Path] = []
     for path in paths:
-        inside = sorted(p.parent for p in path.glob("*/config.toml"))
+        inside = sorted(p.parent for p in path.glob("[!.]*/config.toml"))
         found += [path] if (path / "config.toml").is_file() or not inside else inside
     return [read_run(path) for path in dict.fromkeys(found)]
 
