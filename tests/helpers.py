@@ -78,8 +78,15 @@ def tiny_model(kind: str = "plain", seed: int = 0) -> Classifier:
         return Classifier(nn.Sequential(nn.Linear(INPUTS, FEATURES), nn.Tanh()), nn.Linear(FEATURES, CLASSES))
 
 
-def tiny_task(clients: int, rounds: int = 2, model: nn.Module | None = None, seed: int = 3, **recipe: float) -> Task:
-    return Task(model or tiny_model(), CLASSES, Recipe(**{**RECIPE, **recipe}), seed, clients, rounds)
+def tiny_task(
+    clients: int,
+    rounds: int = 2,
+    model: nn.Module | None = None,
+    seed: int = 3,
+    device: str = "cpu",
+    **recipe: float,
+) -> Task:
+    return Task(model or tiny_model(), CLASSES, Recipe(**{**RECIPE, **recipe}), seed, clients, rounds, device)
 
 
 @dataclass
@@ -119,11 +126,12 @@ def run_federation(
     participation: float = 1.0,
     seed: int = 3,
     engine: Callable[[Task, Method, Sequence[ClientData]], Engine] = SerialEngine,
+    device: str = "cpu",
     **recipe: float,
 ) -> Finished:
     """Run all rounds of a method on tiny data; every round is evaluated."""
     data = tiny_data() if data is None else data
-    task = tiny_task(len(data), rounds, model, seed, **recipe)
+    task = tiny_task(len(data), rounds, model, seed, device, **recipe)
     with engine(task, method, data) as running:
         federation = Federation(task, method, running, participation=participation)
         return Finished(task, federation, list(federation.rounds()))

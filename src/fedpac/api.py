@@ -23,6 +23,7 @@ from fedpac.data.scenario import build
 from fedpac.engines import make_engine
 from fedpac.errors import ConfigError, DataError, FedpacError, RunError
 from fedpac.federation import Federation, RoundReport
+from fedpac.message import Message, moved
 from fedpac.methods import Method, make_method
 from fedpac.methods.base import Which
 from fedpac.models import copy_with
@@ -53,6 +54,7 @@ def fit(
     classes: int | None = None,
     settings: dict[str, Any] | None = None,
     engine: str = "auto",
+    device: str = "cpu",
     workers: int | None = None,
     progress: Callable[[RoundReport], None] | None = None,
 ) -> "Result":
@@ -61,6 +63,7 @@ def fit(
     model      a torch module with a `body` (input -> features) and a `head` (features -> logits); it is not changed
     clients    (x_train, y_train, x_test, y_test) of every client, numpy or torch; or a scenario, see fedpac.from_folder
     method     a name ('fedpac methods' lists them) with its `settings`, or an instance of a Method of your own
+    device     what clients are trained on, 'cuda' for instance; the result is on the CPU
     progress   called after every round with its report
 
         result = fedpac.fit(model, clients, method="fedpac", rounds=20, lr=0.05, seed=0)
@@ -81,7 +84,7 @@ def fit(
     except ValidationError as error:
         problem = error.errors()[0]
         raise ConfigError(f"{problem['loc'][0]} = {problem['input']!r}: {problem['msg'].lower()}") from None
-    task = Task(copy.deepcopy(model), scenario.classes, recipe, seed, len(scenario.clients), rounds)
+    task = Task(copy.deepcopy(model), scenario.classes, recipe, seed, len(scenario.clients), rounds, device)
     _check_fits(task, scenario)
     history = []
     with make_engine(engine, task, method, scenario.clients, workers) as running:
@@ -102,7 +105,7 @@ def load_run(path: Path | str, data_dir: Path | None = None) -> "Result":
         raise RunError(f"{path} has no checkpoint yet: continue it with 'fedpac resume {path}'")
     saved = read_checkpoint(path / CHECKPOINT, fingerprint(config))
     scenario = build(config.data, config.run.seed, data_dir or store.data_dir())
-    task, method = make_task(config, scenario), config.make_method()
+    task, method = make_task(config, scenario, device="cpu"), config.make_method()  # wherever it was trained
     server = Server(task, saved.server)
     server.round = saved.round
     return Result(task, method, scenario, server, saved.clients, [])
@@ -143,18 +146,17 @@ class Result:
         if which not in ("received", "personal"):
             raise ConfigError(f"which = {which!r}; expected 'received' or 'personal'")
         # As at the start of the next round: the state is a copy, so looking at a model changes nothing.
-        state = copy.deepcopy(self.states.get(client, {}))
-        data = self.scenario.clients[client]
-        visitor = Client(
-            client, data, self.task, copy_with(self.task.model, self.task.initial), self.server.round + 1, state
-        )
+        there = self.task.device
+        state = moved(copy.deepcopy(self.states.get(client, {})), there)
+        data, lent = self.scenario.clients[client], copy_with(self.task.model, self.task.initial).to(there)
+        visitor = Client(client, data, self.task, lent, self.server.round + 1, state)
         with _one_thread():
-            down = self.method.send(self.server, client)
+            down = Message(**moved(self.method.send(self.server, client), there))
             if which == "received":
                 module = self.method.received(visitor, down)
             else:
                 module = self.method.personal(visitor, down, self.method.local(visitor, down))
-        return ClientModel(module.eval(), client, which, self.method.name, data, self.task)
+        return ClientModel(module.eval().to("cpu"), client, which, self.method.name, data, self.task)
 
 
 class Models(Sequence["ClientModel"]):

@@ -27,19 +27,27 @@ class Client:
         self.round = round
         self.state = state
         self.model = model  # lent for the visit; holds no state of this client
+        self.device = task.device  # where the model, the state and what is received are, too
         self.n = len(data.train)
 
     @cached_property
     def train_set(self) -> tuple[Tensor, Tensor]:
-        return self.data.train.tensors()
+        x, y = self.data.train.tensors()
+        return x.to(self.device), y.to(self.device)
 
     @cached_property
     def test_set(self) -> tuple[Tensor, Tensor]:
-        return self.data.test.tensors()
+        x, y = self.data.test.tensors()
+        return x.to(self.device), y.to(self.device)
 
     @cached_property
     def class_counts(self) -> Tensor:
-        return self.data.train.class_counts(self.classes)
+        return self.data.train.class_counts(self.classes).to(self.device)
+
+    @cached_property
+    def initial(self) -> Weights:
+        """The common initial weights, where the client trains."""
+        return {name: tensor.to(self.device) for name, tensor in self.task.initial.items()}
 
     def stream(self, purpose: str) -> torch.Generator:
         return torch_stream(self.task.seed, purpose, self.id, self.round)
@@ -50,7 +58,7 @@ class Client:
 
     def weights(self, name: str) -> Weights:
         """Weights that the client keeps, or the common initial ones as long as it has none."""
-        part = self.state.get(name, self.task.initial)
+        part = self.state.get(name, self.initial)
         assert isinstance(part, dict), f"client state '{name}' holds no weights"
         return part
 
@@ -60,4 +68,4 @@ class Client:
 
     def own_model(self, weights: Weights) -> nn.Module:
         """A network of its own with these weights, for predictors that need several."""
-        return copy_with(self.task.model, weights)
+        return copy_with(self.model, weights)

@@ -35,6 +35,9 @@ class RunConfig(BaseModel):
     evaluate_every: Annotated[int, Field(ge=1, description="rounds between evaluations; the last round always")] = 5
     checkpoint_every: Annotated[int, Field(ge=1, description="rounds between checkpoints")] = 10
     engine: Annotated[Literal["auto", "process", "serial"], Field(description="where clients are trained")] = "auto"
+    device: Annotated[
+        str, Field(description="what clients are trained on: cpu, or a device of torch's such as cuda")
+    ] = "cpu"
     workers: Annotated[int | None, Field(ge=1, le=4096, description="worker processes; one per core if not given")] = (
         None
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from numbers import Real
 from typing import Any, TypeAlias
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -19,6 +20,17 @@ Weights: TypeAlias = dict[str, Tensor]
 Part: TypeAlias = Weights | Tensor | float
 
 SEPARATOR = "/"  # parameter names of torch modules hold dots, never slashes
+
+
+def moved(parts: Mapping[str, Part], device: torch.device) -> dict[str, Part]:
+    """The same parts on a device; tensors that are there already are not copied."""
+
+    def move(part: Part) -> Part:
+        if isinstance(part, dict):
+            return {name: tensor.to(device) for name, tensor in part.items()}
+        return part.to(device) if isinstance(part, Tensor) else part
+
+    return {name: move(part) for name, part in parts.items()}
 
 
 class Message(Mapping[str, Part]):

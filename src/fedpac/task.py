@@ -2,10 +2,12 @@
 
 from typing import Annotated, TypeAlias
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 from fedpac import native
+from fedpac.errors import ConfigError
 from fedpac.message import Part, Weights
 from fedpac.models import check_model, weights_of
 
@@ -24,11 +26,33 @@ class Recipe(BaseModel):
     epochs: Annotated[int, Field(ge=1, le=10_000, description="E, local passes over the data each round")] = 5
 
 
-class Task:
-    """Network, classes, recipe, seed and size of the federation."""
+def usable_device(name: str) -> torch.device:
+    """The device of that name, with its number, if this machine and this torch have it."""
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"device '{name}' cannot be used here ({reason}); 'cpu' always can") from None
 
-    def __init__(self, model: nn.Module, classes: int, recipe: Recipe, seed: int, clients: int, rounds: int) -> None:
+
+class Task:
+    """Network, classes, recipe, seed and size of the federation, and the device that clients are trained on.
+
+    Messages, states and all that the server has are on the CPU; a client's visit is on the device from end to end.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        classes: int,
+        recipe: Recipe,
+        seed: int,
+        clients: int,
+        rounds: int,
+        device: str = "cpu",
+    ) -> None:
         check_model(model)
+        self.device = usable_device(device)
         native.available()  # build the kernels now, once, and not in every worker
         self.model = native.accelerate(model)
         self.initial: Weights = weights_of(self.model)

@@ -7,6 +7,7 @@ gradient. How it is done fast is decided here, once.
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, cast
@@ -154,17 +155,15 @@ def train(
     x = x if inputs is None else inputs
     if batches is None:
         epochs = recipe.epochs if epochs is None else epochs
-        batches = shuffled_batches(len(y), recipe.batch, epochs, client.stream(purpose))
+        batches = shuffled_batches(len(y), recipe.batch, epochs, client.stream(purpose), client.device)
 
     with (
         span(f"{'model' if part == 'all' else part} epochs"),
         _flat(model, part, weights) as (parameters, gradient),
-        torch.random.fork_rng(devices=[]),
+        # torch's global stream feeds dropout; naming it makes such models reproducible too
+        forked_rng(client.device, stream_seed(client.task.seed, f"{purpose}/torch", client.id, client.round)),
         torch.no_grad(),
     ):
-        # torch's global stream feeds dropout; naming it makes such models reproducible too
-        # (the generator's own method: torch.manual_seed() formats a traceback for every kind of device, which is slow)
-        torch.default_generator.manual_seed(stream_seed(client.task.seed, f"{purpose}/torch", client.id, client.round))
         model.train()
         norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         by_hand = _by_hand(model, loss)
@@ -196,11 +195,26 @@ def train(
 update = span("update")
 
 
+@contextmanager
+def forked_rng(device: torch.device, seed: int | None = None) -> Iterator[None]:
+    """What is drawn inside from torch's global streams, anew from the seed if there is one, is not missed outside."""
+    elsewhere = device.type != "cpu"
+    kind = {"device_type": device.type} if elsewhere else {}
+    with torch.random.fork_rng(devices=[device.index] if elsewhere else [], **kind):
+        if seed is not None:
+            # the generator's own method: torch.manual_seed() formats a traceback for all kinds of devices, and is slow
+            torch.default_generator.manual_seed(seed)
+            if elsewhere:
+                torch.get_device_module(device).manual_seed(seed)
+        yield
+
+
 def augmentation(client: Client, purpose: str) -> Callable[..., Tensor] | None:
     """What makes the client's images random in training: (images, index=which) -> images; None where nothing does."""
     if not client.data.augment:
         return None
-    return partial(crop_and_flip, generator=client.stream(f"{purpose}/augment"), fill=client.data.train.black())
+    black = client.data.train.black().to(client.device)
+    return partial(crop_and_flip, generator=client.stream(f"{purpose}/augment"), fill=black)
 
 
 def _by_hand(model: nn.Module, loss: Loss) -> Gradient | None:
@@ -221,10 +235,15 @@ def _by_autograd(model: nn.Module, loss: Loss, batch: Batch) -> None:
             value.backward()  # type: ignore[no-untyped-call]
 
 
-def shuffled_batches(n: int, batch: int, epochs: int, order: torch.Generator) -> Iterator[Tensor]:
-    """`epochs` passes over n samples in a new order each; the last, smaller batch is kept."""
+def shuffled_batches(
+    n: int, batch: int, epochs: int, order: torch.Generator, device: torch.device | str = "cpu"
+) -> Iterator[Tensor]:
+    """`epochs` passes over n samples in a new order each; the last, smaller batch is kept.
+
+    A pass goes to the device as a whole: a step sends nothing.
+    """
     for _ in range(epochs):
-        yield from torch.split(torch.randperm(n, generator=order), batch)
+        yield from torch.split(torch.randperm(n, generator=order).to(device), batch)
 
 
 def steps_per_epoch(n: int, batch: int) -> int:

@@ -2,7 +2,9 @@
 
 import copy
 import math
-from collections.abc import Iterator
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from typing import Any
 
@@ -16,7 +18,7 @@ from fedpac.federation import Federation
 from fedpac.message import Message
 from fedpac.methods import Method, make_method, methods
 from fedpac.training import evaluate
-from helpers import INPUTS, Finished, run_federation, tiny_data, tiny_model, tiny_task, visit
+from helpers import INPUTS, Finished, assert_close, run_federation, tiny_data, tiny_images, tiny_model, tiny_task, visit
 
 ROUNDS = 3
 FAMILIES = {
@@ -95,6 +97,65 @@ def test_every_engine_gives_the_serial_numbers(method, oracle, engine):
 @every_method
 def test_clients_in_processes_of_their_own_that_get_only_bytes(method, oracle, hospitals):
     assert_same(run(method, engine=lambda task, method, data: HospitalEngine(hospitals, method)), oracle)
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Callable[..., Any]]:
+    """Calls functions of elsewhere.py in a process that has a second device."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+
+        def call(function: str, *args: Any, **kwargs: Any) -> Any:
+            return process.submit(_call_elsewhere, function, *args, **kwargs).result(timeout=300)
+
+        yield call
+
+
+def _call_elsewhere(function: str, *args: Any, **kwargs: Any) -> Any:
+    import elsewhere
+
+    return getattr(elsewhere, function)(*args, **kwargs)
+
+
+def assert_nearly_the_same(scores: list[Any], states: dict[str, bytes], oracle: Finished) -> None:
+    for found, expected in zip(scores, oracle.scores(), strict=True):
+        assert found[:2] == expected[:2]
+        assert [(s.client, s.which) for s in found[2]] == [(s.client, s.which) for s in expected[2]]
+        assert [s.loss for s in found[2]] == pytest.approx([s.loss for s in expected[2]], rel=1e-3)
+        assert found[3:5] == expected[3:5]
+    expected_states = oracle.bytes()
+    assert states.keys() == expected_states.keys()
+    for key, data in states.items():
+        found, expected = Message.from_bytes(data).flat(), Message.from_bytes(expected_states[key]).flat()
+        assert_close(found[0], expected[0])
+        assert found[1] == pytest.approx(expected[1], rel=1e-4)
+        assert found[2] == expected[2]
+
+
+@every_method
+def test_clients_on_another_device_give_the_same_numbers(name, settings, oracle, elsewhere):
+    there = elsewhere("federation", name, settings, rounds=ROUNDS, data=federation_data(), participation=0.5)
+    assert_nearly_the_same(*there, oracle)
+
+
+@pytest.mark.parametrize(("name", "settings"), [("fedavg", {}), ("fedpac", {"augmented": True, "head_lr": 0.01})])
+def test_augmented_images_are_the_same_on_another_device(name, settings, elsewhere):
+    data, model = tiny_images()
+    there = elsewhere("federation", name, settings, data=data, model=model)
+    assert_nearly_the_same(*there, run_federation(make_method(name, settings), data=data, model=model))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedpac", "ditto", "scaffold", "pfedme", "fedfomo"])
+def test_steps_on_another_device_pass_nothing_to_and_fro(name, elsewhere):
+    """A pass over the data is sent as one list of samples; however many its steps, nobody waits for the device."""
+    few, many = (elsewhere("traffic", name, augmented=False, batch=batch, epochs=2) for batch in (20, 2))
+    assert few == many
+    longer = elsewhere("traffic", name, augmented=False, batch=20, epochs=6)
+    assert longer["read"] == few["read"]
+
+
+def test_augmented_steps_on_another_device_wait_for_nothing(elsewhere):
+    few, many = (elsewhere("traffic", "fedavg", augmented=True, batch=batch, epochs=2) for batch in (20, 2))
+    assert few["read"] == many["read"]
 
 
 @every_method

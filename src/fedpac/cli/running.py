@@ -26,6 +26,7 @@ FLAGS = {  # flag -> key of the config
     "seed": "run.seed",
     "participation": "run.participation",
     "engine": "run.engine",
+    "device": "run.device",
     "workers": "run.workers",
 }
 
@@ -50,6 +51,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Names every random stream of the run.")] = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients in a round.")] = None,
     engine: Annotated[str | None, typer.Option(help="auto, process or serial; the numbers are the same.")] = None,
+    device: Annotated[str | None, typer.Option(help="What clients are trained on: cpu, cuda, ...")] = None,
     workers: Workers = None,
     folder: Annotated[
         Path | None,

@@ -37,7 +37,7 @@ class Centroids:
 def local_centroids(features: Tensor, labels: Tensor, classes: int) -> Centroids:
     """ĉ_{i,k}, eq. local_proto: the mean feature of every class; added up in float64, kept in the features' dtype."""
     counts, means = class_means(features, labels, classes)
-    return Centroids(counts, means.to(features.dtype))
+    return Centroids(counts.to(features.device), means.to(features))
 
 
 def global_centroids(clients: Sequence[Centroids]) -> Centroids:

@@ -17,7 +17,7 @@ def crop_and_flip(
            none is given; `Part.black()` is what cropping before the normalisation gives.
     index  which of the images; all of them where none is given
     """
-    index = torch.arange(len(x)) if index is None else index
+    index = torch.arange(len(x), device=x.device) if index is None else index
     n, (channels, height, width) = len(index), x.shape[1:]
     top, left = torch.randint(2 * PADDING + 1, (2, n, 1), generator=generator)
     mirrored = torch.randint(2, (n, 1), generator=generator).bool()
@@ -26,11 +26,12 @@ def crop_and_flip(
     if moved is not None:
         return moved
 
+    top, left, mirrored = top.to(x.device), left.to(x.device), mirrored.to(x.device)
     wide = (n, channels, height + 2 * PADDING, width + 2 * PADDING)
     padded = border.view(1, -1, 1, 1).expand(wide).contiguous()
     padded[:, :, PADDING:-PADDING, PADDING:-PADDING] = x.index_select(0, index)
-    rows = top + torch.arange(height)
-    across = torch.arange(width)
+    rows = top + torch.arange(height, device=x.device)
+    across = torch.arange(width, device=x.device)
     columns = left + torch.where(mirrored, width - 1 - across, across)
     # one flat position per output pixel, shared by the channels of an image: gather then copies without arithmetic
     where = (rows * wide[3]).unsqueeze(2) + columns.unsqueeze(1)

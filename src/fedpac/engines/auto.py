@@ -28,6 +28,7 @@ class AutoEngine(Engine):
         super().__init__()
         self.parts = task, method, data
         self.count = workers
+        self.many = task.device.type == "cpu"  # another device works at many things at once by itself
         self.here = SerialEngine(*self.parts)
         self.usual: dict[Kind, float] = {}  # seconds
 
@@ -40,7 +41,7 @@ class AutoEngine(Engine):
         job = next(jobs, None)
         while job is not None:
             following = next(jobs, None)  # a visit that stays alone gains nothing from a worker
-            if following is not None and self.usual.get(job.kind, -1.0) >= self.short:
+            if following is not None and self.usual.get(job.kind, -1.0) >= self.short and self.many:
                 outcomes += self.there.run(chain([job, following], jobs))
                 self.usual[job.kind] = median(outcome.seconds for outcome in outcomes)
                 break

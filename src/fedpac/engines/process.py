@@ -33,8 +33,12 @@ from fedpac.methods.base import Method
 from fedpac.task import Task
 from fedpac.timing import span
 
-# Forking shares the data and starts at once. Where it is not safe (macOS, Windows) everything is pickled instead.
-_context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+
+def _context(task: Task) -> Any:
+    """Forking shares the data and starts at once. Where it is not safe (macOS, Windows, and a driver of another device
+    than the CPU, which does not survive it) everything is pickled instead."""
+    return multiprocessing.get_context("fork" if sys.platform == "linux" and task.device.type == "cpu" else "spawn")
+
 
 ROOM = 8  # of a mailbox, in models: a message may hold several, and what is longer goes through the pipe
 
@@ -63,18 +67,19 @@ class ProcessEngine(Engine):
         super().__init__()
         self.workers: list[Worker] = []
         self.failed = threading.Event()
-        forking = _context.get_start_method() == "fork"
+        context = _context(task)
+        forking = context.get_start_method() == "fork"
         room = ROOM * sum(tensor.nbytes for tensor in task.initial.values())
         count = max(1, min(workers or available_cores(), len(data)))
         ours: list[Connection] = []
         for _ in range(count):
-            here, there = _context.Pipe()
+            here, there = context.Pipe()
             ours.append(here)
             inboxes, outboxes = (
                 (shared_memory(room), shared_memory(room)) if forking else (None, None) for _ in range(2)
             )
             arguments = (there, (inboxes, outboxes), list(ours), timing.clock is not None, task, method, data)
-            process = _context.Process(target=_work, args=arguments, daemon=True)
+            process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             there.close()
             self.workers.append(Worker(process, here, inboxes, outboxes))

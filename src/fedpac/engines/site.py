@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import torch
+
 from fedpac.client import Client
 from fedpac.data.clients import ClientData
 from fedpac.errors import TrainingError
-from fedpac.message import Message
+from fedpac.message import Message, moved
 from fedpac.methods.base import Method
 from fedpac.task import State, Task
 from fedpac.timing import span
 from fedpac.training import evaluate
+
+CPU = torch.device("cpu")  # where messages and states are between visits
 
 Kind: TypeAlias = Literal["learn", "learn-and-score", "rehearse", "receive"]
 
@@ -51,26 +55,27 @@ class Site:
         self.task = task
         self.method = method
         self.data = data
-        self.model = copy.deepcopy(task.model)
+        self.model = copy.deepcopy(task.model).to(task.device)
 
     @span("clients", root=True)
     def work(self, job: Job) -> Outcome:
         start = time.perf_counter()
-        client = Client(job.client, self.data[job.client], self.task, self.model, job.round, dict(job.state))
+        down, state = Message(**moved(job.down, self.task.device)), moved(job.state, self.task.device)
+        client = Client(job.client, self.data[job.client], self.task, self.model, job.round, state)
         up, score = None, None
         if job.kind == "receive":
-            model = self.method.received(client, job.down)
+            model = self.method.received(client, down)
             score = evaluate(model, *client.test_set)
         else:
-            up = self.method.local(client, job.down)
+            up = self.method.local(client, down)
             if job.kind != "learn":
                 # A predictor may train on a copy of the state (fine-tuning); what it leaves there is not kept.
                 audience = copy.copy(client)
                 audience.state = dict(client.state)
-                score = evaluate(self.method.personal(audience, job.down, up), *client.test_set)
+                score = evaluate(self.method.personal(audience, down, up), *client.test_set)
         if score is not None and score[1] != score[1]:
             raise TrainingError(f"client {job.client}, round {job.round}: the test loss is not a number")
-        keep = job.kind in ("learn", "learn-and-score")
-        return Outcome(
-            job.client, up if keep else None, client.state if keep else job.state, score, time.perf_counter() - start
-        )
+        if up is None or job.kind == "rehearse":
+            return Outcome(job.client, None, job.state, score, time.perf_counter() - start)
+        answer, kept = Message(**moved(up, CPU)), moved(client.state, CPU)
+        return Outcome(job.client, answer, kept, score, time.perf_counter() - start)

@@ -14,7 +14,7 @@ from fedpac.message import Message, Weights
 from fedpac.methods.base import Which
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import weights_of
-from fedpac.training import Batch, Loss, train
+from fedpac.training import Batch, Loss, forked_rng, train
 
 
 class APFL(FedAvg):
@@ -38,7 +38,7 @@ class APFL(FedAvg):
     adaptive: Annotated[bool, Field(description="learn alpha for each client, starting from the given one")] = False
 
     def local(self, client: Client, down: Message) -> Message:
-        alpha = torch.tensor(self.share(client), requires_grad=self.adaptive)
+        alpha = torch.tensor(self.share(client), device=client.device, requires_grad=self.adaptive)
         pair = nn.ModuleDict({"w": client.own_model(down.weights("w")), "v": client.own_model(client.weights("v"))})
 
         def learn_share(_: nn.Module) -> None:
@@ -70,9 +70,8 @@ def pair_loss(alpha: Tensor) -> Loss:
     def loss(pair: nn.Module, batch: Batch) -> Tensor:
         assert isinstance(pair, nn.ModuleDict)
         w, v = pair["w"], pair["v"]
-        chance = torch.get_rng_state()
-        loss_w = F.cross_entropy(w(batch.x), batch.y)
-        torch.set_rng_state(chance)  # the same dropout in both, and as much of it drawn as FedAvg draws
+        with forked_rng(batch.x.device):  # the same dropout in both, and as much of it drawn as FedAvg draws
+            loss_w = F.cross_entropy(w(batch.x), batch.y)
         # mixed as one vector, laid out as train() lays out a single model: alpha = 1 is Local-only to the last bit
         vector = (
             alpha * parameters_to_vector(v.parameters()) + (1 - alpha) * parameters_to_vector(w.parameters()).detach()

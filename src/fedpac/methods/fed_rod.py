@@ -12,7 +12,7 @@ from torch.func import functional_call
 from fedpac.client import Client
 from fedpac.message import Message, Weights
 from fedpac.methods.fedavg import FedAvg
-from fedpac.models import load_into, weights_of
+from fedpac.models import load_into, section, weights_of
 from fedpac.server import Server
 from fedpac.training import Batch, Loss, train
 
@@ -67,7 +67,7 @@ class FedRoD(FedAvg):
         w = down.weights("w")
         if self.variant == "hyper":
             return w
-        own = client.state.get("own", as_personal(weights_of(head_of(client.task.model))))
+        own = client.state.get("own", as_personal(section(client.initial, "head")))
         assert isinstance(own, dict)
         return {**w, **own}
 
@@ -75,7 +75,7 @@ class FedRoD(FedAvg):
         body, head = cast(nn.Module, client.model.body), head_of(client.model)
         if self.variant == "linear":
             return TwoHeads(body, head, copy.deepcopy(head))
-        return TwoHeads(body, head, HyperHead(head, client.class_counts / client.n, self.hidden))
+        return TwoHeads(body, head, HyperHead(head, client.class_counts / client.n, self.hidden).to(client.device))
 
     def received(self, client: Client, down: Message) -> nn.Module:
         if self.variant == "linear" and "own" not in client.state:
@@ -106,7 +106,7 @@ class HyperHead(nn.Module):
     def __init__(self, head: nn.Module, frequencies: Tensor, hidden: int) -> None:
         super().__init__()
         self.like = [head]  # in a list, so that its weights are not taken for this module's own
-        self.frequencies = frequencies.float()
+        self.register_buffer("frequencies", frequencies.float(), persistent=False)
         self.sizes = [p.numel() for p in head.parameters()]
         self.net = nn.Sequential(nn.Linear(len(frequencies), hidden), nn.ReLU(), nn.Linear(hidden, sum(self.sizes)))
 
@@ -123,4 +123,4 @@ def head_of(model: nn.Module) -> nn.Module:
 
 def as_personal(weights: Weights) -> Weights:
     """A head's weights under the names they have in TwoHeads."""
-    return {f"personal.{name}": tensor for name, tensor in weights.items()}
+    return {f"personal.{name.removeprefix('head.')}": tensor for name, tensor in weights.items()}

@@ -47,7 +47,7 @@ class FedAvg(Method):
 
     def assemble(self, client: Client, down: Message) -> Weights:
         """The whole model of a client: the shared part as received, its own part as it left it."""
-        own = client.state.get("own", without(client.task.initial, self.shared))
+        own = client.state.get("own", without(client.initial, self.shared))
         assert isinstance(own, dict)
         return {**own, **down.weights("w")}
 

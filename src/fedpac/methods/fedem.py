@@ -53,7 +53,9 @@ class FedEM(Method):
     def e_step(self, client: Client, down: Message) -> tuple[Tensor, Tensor]:
         """q (n, M) and pi (M), from the client's last pi, or equal shares if it has none."""
         x, y = client.train_set
-        pi = client.state.get("pi", torch.full((self.components,), 1 / self.components, dtype=torch.float64))
+        pi = client.state.get(
+            "pi", torch.full((self.components,), 1 / self.components, dtype=torch.float64, device=client.device)
+        )
         assert isinstance(pi, Tensor)
         losses = [
             F.cross_entropy(logits(client.with_weights(w), x).double(), y, reduction="none") for w in self.parts(down)

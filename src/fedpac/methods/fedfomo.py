@@ -62,7 +62,8 @@ class FedFomo(Method):
     def local(self, client: Client, down: Message) -> Message:
         keep, _ = self.split(client)
         start, gains, shares = self.combine(client, down)
-        batches = shuffled_batches(len(keep), client.recipe.batch, client.recipe.epochs, client.stream("train"))
+        recipe = client.recipe
+        batches = shuffled_batches(len(keep), recipe.batch, recipe.epochs, client.stream("train"), client.device)
         client.state["start"] = start
         client.state["theta"] = train(client, start, batches=(keep[index] for index in batches))
         return Message(theta=client.state["theta"], ids=self.ids(client, down), gains=gains, shares=shares)
@@ -91,14 +92,16 @@ class FedFomo(Method):
 
     def split(self, client: Client) -> tuple[Tensor, Tensor]:
         """Indices for training and for weighing, the same in every round. A client with one sample uses it for both."""
-        order = torch.randperm(client.n, generator=client.lasting_stream("validation"))
+        order = torch.randperm(client.n, generator=client.lasting_stream("validation")).to(client.device)
         size = min(max(1, round(self.validation * client.n)), client.n - 1)
         if self.validation == 0 or size == 0:
-            return torch.arange(client.n), torch.arange(client.n)
+            everything = torch.arange(client.n, device=client.device)
+            return everything, everything
         return order[size:].sort().values, order[:size].sort().values
 
     def ids(self, client: Client, down: Message) -> Tensor:
-        return torch.cat([torch.tensor([client.id]), down.tensor("peers")])
+        peers = down.tensor("peers")
+        return torch.cat([peers.new_tensor([client.id]), peers])
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         affinity = server.tensor("affinity").clone()

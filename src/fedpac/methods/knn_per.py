@@ -46,7 +46,7 @@ class KNNPer(FedAvg):
         x, y = client.train_set
         size = max(1, int(self.capacity * client.n + 0.5))
         if size < client.n:
-            kept = torch.randperm(client.n, generator=client.lasting_stream("memory"))[:size]
+            kept = torch.randperm(client.n, generator=client.lasting_stream("memory"))[:size].to(client.device)
             x, y = x[kept], y[kept]
         keys = logits(cast(nn.Module, model.body), x)
         predictor = WithNeighbours(model, keys, y, client.classes, self.k, self.scale)
@@ -73,8 +73,10 @@ class WithNeighbours(nn.Module):
     def __init__(self, model: nn.Module, keys: Tensor, labels: Tensor, classes: int, k: int, scale: float) -> None:
         super().__init__()
         self.model = model
-        self.keys = keys.flatten(1)
-        self.votes = nn.functional.one_hot(labels, classes).double()
+        self.keys: Tensor
+        self.votes: Tensor
+        self.register_buffer("keys", keys.flatten(1), persistent=False)
+        self.register_buffer("votes", nn.functional.one_hot(labels, classes).double(), persistent=False)
         self.k = k
         self.scale = scale
         self.lam = 0.0

@@ -56,4 +56,4 @@ class LGFedAvg(FedAvg):
     def assemble(self, client: Client, down: Message) -> Weights:
         own = client.state.get("own", {})
         assert isinstance(own, dict)
-        return {**section(client.task.initial, "body"), **down.weights("w"), **own}
+        return {**section(client.initial, "body"), **down.weights("w"), **own}

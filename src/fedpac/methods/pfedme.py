@@ -71,7 +71,8 @@ class PFedMe(FedAvg):
     def batches(self, client: Client) -> list[Tensor]:
         recipe = client.recipe
         rounds = self.local_rounds or recipe.epochs * steps_per_epoch(client.n, recipe.batch)
-        return list(islice(shuffled_batches(client.n, recipe.batch, rounds, client.stream("train")), rounds))
+        shuffled = shuffled_batches(client.n, recipe.batch, rounds, client.stream("train"), client.device)
+        return list(islice(shuffled, rounds))
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         model = server.task.model

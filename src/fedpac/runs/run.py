@@ -90,15 +90,15 @@ def advance(
         _start(config, out, data_dir, progress, workers, stop)
 
 
-def make_task(config: Config, scenario: Scenario) -> Task:
-    run = config.run
+def make_task(config: Config, scenario: Scenario, device: str | None = None) -> Task:
+    run, clients = config.run, len(scenario.clients)
     model = build_model(config.model, scenario.shape, scenario.classes, run.seed)
-    return Task(model, scenario.classes, config.training, run.seed, len(scenario.clients), run.rounds)
+    return Task(model, scenario.classes, config.training, run.seed, clients, run.rounds, device or run.device)
 
 
 def fingerprint(config: Config) -> str:
-    """Names everything that a result depends on; the engine and the cadences are not among it, except evaluation."""
-    values = config.model_dump(mode="json", exclude={"run": {"engine", "workers", "checkpoint_every"}})
+    """Names everything that a result depends on; where it is computed and the cadences are not, except evaluation."""
+    values = config.model_dump(mode="json", exclude={"run": {"engine", "device", "workers", "checkpoint_every"}})
     return hashlib.blake2b(repr(values).encode(), digest_size=16).hexdigest()
 
 
