@@ -101,6 +101,8 @@ def test_images_in_bytes():
     assert result.models[0].predict(x[:, None]).tolist() == y.tolist()
     with pytest.raises(DataError, match="expected \\(samples, 1, 8, 8\\)"):
         result.models[0].predict(x[:, :4])
+    with pytest.raises(DataError, match="images are bytes"):  # not taken for floats that are normalised already
+        result.models[0].predict(x[:, None].astype(np.int64))
 
 
 def test_a_method_of_ones_own():
@@ -132,7 +134,10 @@ def test_a_method_of_ones_own():
         ({"lr": -1}, "lr = -1"),
         ({"participation": 0}, "participation = 0"),
         ({"evaluate_every": 0}, "evaluate_every = 0"),
-        ({"engine": "gpu"}, "no engine 'gpu'"),
+        ({"engine": "gpu"}, "engine = 'gpu'"),
+        ({"device": "gpu"}, "device 'gpu' cannot be used here"),
+        ({"rounds": 1.5}, "rounds = 1.5"),
+        ({"workers": -2}, "workers = -2"),
         ({"model": nn.Linear(INPUTS, CLASSES)}, "needs two sub-modules"),
         ({"model": fedpac.Classifier(nn.Linear(4, 4), nn.Linear(4, CLASSES))}, "does not take samples of shape"),
         ({"model": fedpac.Classifier(nn.Linear(INPUTS, 4), nn.Linear(4, 2))}, "3 classes"),

@@ -126,6 +126,9 @@ def test_figures_of_a_run(fedpac):
         (["run", "--method", "fedpax"], "no method 'fedpax'. Did you mean 'fedpa"),
         (["run", "--method", "nowhere:Thing"], "expected 'package.module:Class'"),
         (["run", "--method", "json:dumps"], "not a subclass of fedpac.Method"),
+        (["run", "--method", ":Thing"], "expected 'package.module:Class'"),
+        (["run", "--set", "method.name=3"], "method.name = 3"),
+        (["run", "--device", "gpu"], "device 'gpu' cannot be used here"),
         (["run", "--dataset", "digit"], "Did you mean 'digits'"),
         (["run", "--scenario", "dirichlett"], "Did you mean 'dirichlet'"),
         (["run", "--set", "training.lrr=1"], "Did you mean 'lr'"),
@@ -133,7 +136,6 @@ def test_figures_of_a_run(fedpac):
         (["run", "--rounds", "-3"], "run.rounds = -3"),
         (["run", "--clients", "0"], "data.clients = 0"),
         (["run", "--participation", "2"], "run.participation = 2"),
-        (["run", "--workers", "0"], "run.workers = 0"),
         (["run", "--engine", "gpu"], "run.engine = 'gpu'"),
         (["run", "none.toml"], "there is no config file none.toml"),
         (["run", "--set", "data.scenario=natural", "--set", "data.path=nowhere"], "nowhere"),
@@ -155,7 +157,10 @@ def test_mistakes_are_one_message_and_write_nothing(fedpac, tmp_path, arguments,
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("arguments", [["run", "--rounds", "many"], ["rum"], ["run", "--round", "3"], ["compare"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["run", "--rounds", "many"], ["rum"], ["run", "--round", "3"], ["compare"], ["resume", "r", "--workers", "0"]],
+)
 def test_misuse_is_exit_code_two(fedpac, arguments):
     code, _, complaint = fedpac(*arguments)
     assert code == 2
@@ -294,18 +299,25 @@ def test_predict_and_export(fedpac):
 
     Image.fromarray(x[0][:20]).save("small.png")
     Path("broken.npz").write_bytes(b"PK")
+    Path("cut.npz").write_bytes(Path("x.npz").read_bytes()[:500])
+    with Path("array.npz").open("wb") as file:
+        np.save(file, x)
+    np.savez("labels.npz", x=x, y=np.arange(4))
     np.savez("z.npz", z=x)
     for arguments, message in (
         (["predict", "r", "none.npz"], "there is no file"),
         (["predict", "r", "broken.npz"], "not a readable"),
+        (["predict", "r", "cut.npz"], "not a readable"),
+        (["predict", "r", "array.npz"], "not a readable"),
+        (["predict", "r", "labels.npz"], "one label for each of the 5 samples"),
         (["predict", "r", "z.npz"], "expected x"),
         (["predict", "r", "small.png"], "expected 28 x 28"),
         (["predict", "r", "r/config.toml"], "nor a readable image"),
         (["predict", "r", "x.npz", "--client", "9"], "no client 9"),
         (["export", "r", "--which", "both"], "expected 'received' or 'personal'"),
     ):
-        code, _, complaint = fedpac(*arguments)
-        assert (code, message in complaint, "Traceback" in complaint) == (1, True, False), complaint
+        code, printed, complaint = fedpac(*arguments)
+        assert (code, printed, message in complaint, "Traceback" in complaint) == (1, "", True, False), complaint
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -323,10 +335,15 @@ def test_an_interrupt_cannot_be_swallowed(number, capfd):
 def test_demo_replaces_only_its_own_folder(fedpac, tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("")
-    code, _, complaint = fedpac("demo", "--out", "precious")
-    assert code == 1
-    assert "something else than runs" in complaint
-    assert (tmp_path / "precious" / "file").exists()
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "config.toml").write_text("")
+    (tmp_path / "note").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    for name in ("precious", "runs", "note"):
+        code, _, complaint = fedpac("demo", "--out", name)
+        assert code == 1
+        assert "is left alone" in complaint
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_run_from_another_folder_can_be_resumed(fedpac, tmp_path, monkeypatch):

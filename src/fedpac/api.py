@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from fedpac.client import Client
-from fedpac.config import make_config, read_config
+from fedpac.config import RunConfig, make_config, read_config
 from fedpac.data.clients import ClientData, Scenario
 from fedpac.data.own import ArrayLike, from_arrays
 from fedpac.data.scenario import build
@@ -74,13 +74,12 @@ def fit(
         method = make_method(method, settings)
     elif settings:
         raise ConfigError("settings belong to a method given by name; this one is an object and has its own")
-    _check(
-        rounds=(rounds, rounds >= 1, "at least 1"),
-        evaluate_every=(evaluate_every, evaluate_every >= 1, "at least 1"),
-        participation=(participation, 0 < participation <= 1, "above 0 and at most 1"),
-    )
     try:
         recipe = Recipe(lr=lr, momentum=momentum, weight_decay=weight_decay, batch=batch, epochs=epochs)
+        RunConfig.model_validate({
+            "rounds": rounds, "seed": seed, "participation": participation, "evaluate_every": evaluate_every,
+            "engine": engine, "device": device, "workers": workers,
+        })  # fmt: skip
     except ValidationError as error:
         problem = error.errors()[0]
         raise ConfigError(f"{problem['loc'][0]} = {problem['input']!r}: {problem['msg'].lower()}") from None
@@ -220,6 +219,8 @@ class ClientModel:
         if not len(x):
             raise DataError("x has no samples")
         if x.dtype != torch.uint8:
+            if pool.x.dtype == torch.uint8 and not x.is_floating_point():
+                raise DataError(f"x has {x.dtype}; images are bytes (uint8), or floats that are normalised already")
             return x.float()
         mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (pool.mean, pool.std))
         return (x.float() / 255 - mean) / std
@@ -256,12 +257,6 @@ class _one_thread:  # noqa: N801  (used like a function)
 
     def __exit__(self, *error: object) -> None:
         torch.set_num_threads(self.threads)
-
-
-def _check(**values: tuple[object, bool, str]) -> None:
-    for name, (value, right, allowed) in values.items():
-        if not right:
-            raise ConfigError(f"{name} = {value!r}; it must be {allowed}")
 
 
 def _check_fits(task: Task, scenario: Scenario) -> None:

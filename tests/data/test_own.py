@@ -106,20 +106,31 @@ def test_folder_of_npz_files(tmp_path: Path):
         ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "split": ["train", "test", "valid"]}, "'train' or 'test'"),
         ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "split": [0, 1]}, "for each of the 3 samples"),
         ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "split": [0, 0, 0]}, "bad: there are no test samples"),
-        ({"x": np.zeros((1, 2)), "y": np.zeros(1, int)}, "bad has 1 sample"),
+        ({"x": np.zeros((1, 2)), "y": np.zeros(1, int)}, "no client has 2 samples"),
+        ({"x": np.zeros((3, 2)), "y": ["cat", "dog", "cat"]}, "expected numbers in x and y"),
         ({"x": np.array([object()] * 3), "y": np.zeros(3, int)}, "plain arrays"),
     ],
 )
 def test_bad_npz_file(tmp_path, content, words):
-    np.savez(tmp_path / "bad.npz", **content)
+    (tmp_path / "bad").mkdir()
+    np.savez(tmp_path / "bad" / "bad.npz", **content)
     with pytest.raises(DataError) as caught:
-        from_folder(tmp_path)
+        from_folder(tmp_path / "bad")
     assert words in str(caught.value)
     assert "bad" in str(caught.value)
 
 
-def test_damaged_npz_file(tmp_path):
-    (tmp_path / "a.npz").write_bytes(b"PK damaged")
+def test_clients_that_are_too_small_are_left_out_before_they_are_split(tmp_path):
+    x, y = np.arange(40.0).reshape(8, 5), (np.arange(8) % 4).astype(np.uint16)
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    np.savez(tmp_path / "b.npz", x=x[:1], y=y[:1])
+    assert [c.name for c in from_folder(tmp_path).clients] == ["a"]
+
+
+@pytest.mark.parametrize("damage", [lambda f: f.write(b"PK damaged"), lambda f: np.save(f, np.zeros(3))])
+def test_damaged_npz_file(tmp_path, damage):
+    with (tmp_path / "a.npz").open("wb") as file:
+        damage(file)
     with pytest.raises(DataError, match=r"a\.npz is not a readable"):
         from_folder(tmp_path)
 
@@ -173,7 +184,7 @@ def test_bad_images(tmp_path):
     with pytest.raises(DataError, match=r"1\.png is not a readable image"):
         from_folder(tmp_path)
     (tmp_path / "ann" / "cat" / "1.png").unlink()
-    with pytest.raises(DataError, match="ann has 1 sample"):
+    with pytest.raises(DataError, match="no client has 2 samples"):
         from_folder(tmp_path)
     (tmp_path / "bob" / "dog").mkdir(parents=True)
     with pytest.raises(DataError, match="bob has no PNG or JPEG images"):

@@ -273,11 +273,53 @@ def test_a_run_without_its_checkpoint_is_done_again_and_stays_until_then(filled,
     assert contents(cell.folder) == before
     assert [found.path for found in read_runs([cell.folder.parent])] == [cell.folder]
 
+    leftover = place.with_name(f".{cell.folder.name}.replaced")  # of a call that was killed at the end
+    (leftover / "something").mkdir(parents=True)
+    with RunStore(cell.folder).locked():
+        command = [sys.executable, "-m", "fedpac.cli", "reproduce", "small.toml", "--only", "digits,6,fedpac"]
+        locked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "another process has it" in locked.stdout
+    assert contents(cell.folder) == before  # nobody's folder is taken away while it is being written
+
     assert list(fill(wanted)) == [cell]
     assert [entry.name for entry in cell.folder.parent.iterdir()] == [cell.folder.name]
     for name in ("metrics.csv", "weights.csv"):
         assert (cell.folder / name).read_bytes() == (root / cell.folder.relative_to(cell.root) / name).read_bytes()
     assert len(RunStore(cell.folder).read_json("environment.json")["sessions"]) == 2  # those of the second time
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_few_rounds_without_a_checkpoint_stay_too_and_a_restored_one_is_used(tmp_path, rounds):
+    cell, *_ = wanted = cells(experiment(tmp_path), tmp_path / "results", only="digits,6,fedpac")
+    assert list(fill(wanted, rounds=rounds)) == [cell]
+    checkpoint = cell.folder / "checkpoint.safetensors"
+    kept = checkpoint.read_bytes()
+    checkpoint.unlink()
+    place = cell.workplace
+    assert place != cell.folder
+    advance(cell.config, place, stop=lambda report: True)
+    checkpoint.write_bytes(kept)
+    assert cell.workplace == cell.folder
+
+
+def test_a_run_that_was_moved_away_is_not_in_the_way(filled, tmp_path):
+    small, root = filled
+    shutil.copytree(root, tmp_path / "results")
+    folder = tmp_path / "results" / "digits-6"
+    (folder / "fedavg-seed0").rename(folder / "fedavg-seed0-old")
+    assert {row.row: len(row.runs) for row in outcomes(small, "digits,6", tmp_path / "results")}["fedavg"] == 0
+
+
+def test_a_table_of_ones_own_leaves_the_papers_page_alone(filled, tmp_path):
+    _, root = filled
+    (tmp_path / "small.toml").write_text(TABLE)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "results.md").write_text("the paper's")
+    shutil.copytree(root, tmp_path / "results")
+    command = [sys.executable, "-m", "fedpac.cli", "reproduce", "small.toml", "--minutes", "0"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    assert (tmp_path / "docs" / "results.md").read_text() == "the paper's"
+    assert "A small table" in (tmp_path / "results" / "small.md").read_text()
 
 
 def test_a_cell_that_another_process_has_is_left_to_it(tmp_path):

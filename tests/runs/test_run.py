@@ -20,6 +20,7 @@ from fedpac.errors import CheckpointError, RunError, TrainingError
 from fedpac.methods.fedavg import FedAvg
 from fedpac.methods.fedpac import FedPAC
 from fedpac.runs.run import resume, run
+from fedpac.runs.store import RunStore
 
 fork = multiprocessing.get_context("fork")
 EXACT = ("config.toml", "clients.csv", "metrics.csv", "weights.csv")
@@ -240,6 +241,14 @@ def unfinished(tmp_path, reference) -> Path:
     folder = shutil.copytree(reference, tmp_path / "run")
     (folder / "summary.json").unlink()
     return folder
+
+
+def test_a_line_that_was_cut_off_is_not_read(unfinished):
+    for name in ("rounds.csv", "metrics.csv"):
+        whole = RunStore(unfinished).rows(name)
+        path = unfinished / name
+        path.write_bytes(path.read_bytes()[:-3])
+        assert RunStore(unfinished).rows(name) == whole[:-1]
 
 
 def test_a_checkpoint_cut_in_half(unfinished):

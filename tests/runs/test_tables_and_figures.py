@@ -44,7 +44,7 @@ def test_rows_agree_with_the_csv(runs):
         with (runs / f"fedpac{seed}" / "metrics.csv").open() as file:
             final = [r for r in csv.DictReader(file) if r["round"] == "3" and r["split"] == "received"]
         means.append(np.mean([float(r["accuracy"]) for r in final]))
-    assert rows[1]["received"] == f"{100 * np.mean(means):.2f} ± {100 * np.std(means):.2f}"
+    assert rows[1]["received"] == f"{100 * np.mean(means):.2f} ± {100 * np.std(means, ddof=1):.2f}"
 
 
 def test_summary_is_what_the_table_says(runs):

@@ -40,7 +40,7 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any key of the config, such as training.lr=0.05. Repeatable."),
 ]
-Workers = Annotated[int | None, typer.Option(help="Worker processes. Default: one per core.")]
+Workers = Annotated[int | None, typer.Option(help="Worker processes. Default: one per core.", min=1)]
 Folder = Annotated[Path, typer.Argument(help="The run's folder.", show_default=False)]
 Which = Annotated[
     str | None,

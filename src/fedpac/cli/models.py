@@ -53,16 +53,18 @@ def export(
 def _samples(file: Path, shape: tuple[int, ...]) -> tuple[Any, Any]:
     import numpy as np
 
+    from fedpac.data.own import read_npz
+
     if not file.is_file():
         raise DataError(f"there is no file {file}")
     if file.suffix == ".npz":
-        try:
-            with np.load(file, allow_pickle=False) as arrays:
-                if "x" not in arrays:
-                    raise DataError(f"{file} has the arrays {', '.join(arrays)}; expected x, and perhaps y")
-                return arrays["x"], arrays.get("y")
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{file} is not a readable .npz file of plain arrays ({error})") from None
+        arrays = read_npz(file)
+        if "x" not in arrays:
+            raise DataError(f"{file} has the arrays {', '.join(arrays)}; expected x, and perhaps y")
+        x, y = arrays["x"], arrays.get("y")
+        if y is not None and y.shape != x.shape[:1]:
+            raise DataError(f"{file}: y has shape {y.shape}, expected one label for each of the {len(x)} samples of x")
+        return x, y
     from PIL import Image
 
     if len(shape) != 3:

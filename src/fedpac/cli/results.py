@@ -59,7 +59,10 @@ def reproduce(
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds: 0, 1, ...", min=1)] = 1,
     folder: Annotated[Path, typer.Option("--out", help="Where the runs are.")] = Path("results"),
-    page: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/results.md"),
+    page: Annotated[
+        Path | None,
+        typer.Option(help="The page to write. Default: docs/results.md; for a file of your own, beside the runs."),
+    ] = None,
     workers: Workers = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -76,6 +79,7 @@ def reproduce(
     experiments = find_experiments(name)
     ours = all(experiment in shipped().values() for experiment in experiments)
     shown = list(shipped().values()) if ours else experiments  # the page of the paper, or of the user's own table
+    page = page or (Path("docs/results.md") if ours else folder / f"{experiments[0].name}.md")
     wanted = all_cells(experiments, folder, seeds, only)
 
     def goal(cell: Cell) -> int:

@@ -116,12 +116,12 @@ def demo(
     from fedpac.runs import figures
     from fedpac.runs.tables import read_run
 
-    if folder.exists():
-        strangers = [p for p in folder.iterdir() if p.name != "comparison" and not (p / "config.toml").is_file()]
-        if strangers:
-            raise RunError(f"{folder} holds something else than runs ({strangers[0].name}): choose another with --out")
-        shutil.rmtree(folder)
     names = ("fedpac", "fedavg", "fedavg-ft", "local")
+    if folder.exists():
+        strangers = [p.name for p in folder.iterdir()] if folder.is_dir() else [folder.name]
+        if strangers := sorted(set(strangers) - {*names, "comparison"}):
+            raise RunError(f"{folder} is not a demo's ({strangers[0]}), and is left alone: choose another with --out")
+        shutil.rmtree(folder)
     for name in names:
         values = {
             "method": name,

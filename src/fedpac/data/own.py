@@ -81,9 +81,12 @@ def from_folder(path: Path | str, seed: int = 0, test_share: float = 0.2, min_sa
     if bool(files) == bool(folders):
         raise DataError(f"{path} has {len(files)} .npz files and {len(folders)} sub-folders. {LAYOUT}")
     read = [_from_npz(file) for file in files] if files else _from_images(folders)
-    shares = [
-        _split(*entry, seed, i, test_share) if isinstance(entry, tuple) else entry for i, entry in enumerate(read)
-    ]
+    shares = []
+    for i, entry in enumerate(read):
+        if isinstance(entry, Share):
+            shares.append(entry)
+        elif len(entry[2]) >= max(2, min_samples):
+            shares.append(_split(*entry, seed, i, test_share))
     return _assemble(_enough(shares, min_samples, path), None, f"own {path.name}")
 
 
@@ -94,7 +97,7 @@ def from_owners(path: Path | str, seed: int = 0, test_share: float = 0.2, min_sa
     `min_samples` samples are left out. If there is a `writer_id`, it names the owners.
     """
     path = Path(path).expanduser()
-    arrays = _npz(path)
+    arrays = read_npz(path)
     key = next((key for key in ("writer", "owner") if key in arrays), None)
     if key is None or not {"x", "y"} <= set(arrays):
         raise DataError(f"{path} has the arrays {', '.join(sorted(arrays))}; expected x, y and writer (or owner).")
@@ -117,16 +120,17 @@ def from_owners(path: Path | str, seed: int = 0, test_share: float = 0.2, min_sa
 # ---------------------------------------------------------------- reading
 
 
-def _npz(path: Path) -> dict[str, NDArray[Any]]:
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of the file; nothing in it is executed."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is not a readable .npz file of plain arrays ({error}).") from error
 
 
 def _from_npz(path: Path) -> "Share | tuple[str, Tensor, Tensor]":
-    arrays, name = _npz(path), path.stem
+    arrays, name = read_npz(path), path.stem
     if {"x_train", "y_train", "x_test", "y_test"} <= set(arrays):
         train = _pair(arrays["x_train"], arrays["y_train"], f"{path}, train")
         return _joined(name, train, _pair(arrays["x_test"], arrays["y_test"], f"{path}, test"))
@@ -190,13 +194,17 @@ def _images(part: Path, number: Mapping[str, int]) -> tuple[Tensor, Tensor]:
 
 def _pair(x: ArrayLike, y: ArrayLike, who: str) -> tuple[Tensor, Tensor]:
     """Tensors in the form a pool holds, or an error that says whose data are wrong and how."""
-    x, y = torch.as_tensor(x), torch.as_tensor(y)
+    try:
+        x, y = torch.as_tensor(x), torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{who}: expected numbers in x and y ({error}).") from None
     if y.is_floating_point() or y.is_complex() or y.dim() != 1:
         raise DataError(f"{who}: y is {y.dtype} of shape {tuple(y.shape)}, expected one whole number per sample.")
     if x.dim() < 2 or len(x) != len(y):
         raise DataError(f"{who}: x has shape {tuple(x.shape)}, expected {len(y)} samples first, as there are labels.")
     if not len(y):
         raise DataError(f"{who}: there are no samples.")
+    y = y.long()
     if y.min() < 0:
         raise DataError(f"{who}: y has the label {int(y.min())}, the smallest allowed is 0.")
     if x.dtype == torch.uint8 and x.dim() == 3:
@@ -209,7 +217,7 @@ def _pair(x: ArrayLike, y: ArrayLike, who: str) -> tuple[Tensor, Tensor]:
         x = x.float()
         if not x.isfinite().all():
             raise DataError(f"{who}: x has values that are infinite or not a number.")
-    return x, y.long()
+    return x, y
 
 
 def _joined(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Share:
@@ -221,8 +229,7 @@ def _joined(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
 
 
 def _split(name: str, x: Tensor, y: Tensor, seed: int, owner: int, test_share: float) -> Share:
-    if len(y) < 2:
-        raise DataError(f"{name} has 1 sample; a client needs at least 2, one to train and one to test.")
+    """At least two samples, one of them to test."""
     order = torch.from_numpy(numpy_stream(seed, "own test split", client=owner).permutation(len(y)))
     test = min(max(1, round(test_share * len(y))), len(y) - 1)
     return Share(name, x[order], y[order], len(y) - test)

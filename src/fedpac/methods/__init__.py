@@ -26,11 +26,13 @@ def methods() -> dict[str, type[Method]]:
 
 def find_method(name: str) -> type[Method]:
     """The method of that name, or a class of the user's own given as 'package.module:Class'."""
+    if not isinstance(name, str):
+        raise ConfigError(f"method.name = {name!r}: expected the name of a method")
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
             item = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(
                 f"method '{name}': {error}; expected 'package.module:Class' that Python can import"
             ) from None

@@ -252,7 +252,7 @@ template <class T, int K> struct Winograd {
         constexpr int TILES = (REGISTERS - 2) / 7;  // each has a product, two sides and four outputs
         const index_t inputs = s.in_channels, vectors = divide_up(s.out_channels, WIDTH<T>);
         const index_t channels = vectors * WIDTH<T>, pair = inputs * channels;
-        const index_t line = s.row + 2 * WIDTH<T>, count = 2 * inputs * s.pooled_width, apart = count + WIDTH<T>;
+        const index_t line = s.row + inputs + WIDTH<T>, count = 2 * inputs * s.pooled_width, apart = count + WIDTH<T>;
         const index_t blocks = divide_up(s.pooled_width, TILES);
         Buffer<T> image(s.padded_height * s.row + WIDTH<T>), weight(N * N * pair), downs(N * line);
         Buffer<T> points(N * N * apart);

@@ -21,8 +21,8 @@ from fedpac.errors import ConfigError, RunError, RunInUseError, unknown
 from fedpac.federation import RoundReport
 from fedpac.methods import find_method, methods
 from fedpac.methods.base import Which
-from fedpac.runs.run import Progress, advance, fingerprint, lost_checkpoint
-from fedpac.runs.store import RunStore
+from fedpac.runs.run import Progress, advance, fingerprint
+from fedpac.runs.store import CHECKPOINT, RunStore
 from fedpac.runs.tables import RunData, read_run
 
 
@@ -196,8 +196,10 @@ class Cell:
     def workplace(self) -> Path:
         """Where the run goes on: in its folder. If that came without its checkpoint, as from a version control
         system, the run is done again in a folder beside it, and what there is stays until that has come as far."""
-        again = self.folder.with_name(f".{self.folder.name}.again")
-        place = again if again.exists() or lost_checkpoint(RunStore(self.folder), self.config) else self.folder
+        again, store = self.folder.with_name(f".{self.folder.name}.again"), RunStore(self.folder)
+        stranded = self.done() and not store.finished and not (self.folder / CHECKPOINT).exists()
+        swapping = again.exists() and not self.folder.exists()  # killed between the two steps of settle()
+        place = again if stranded or swapping else self.folder
         self._rounds_in(place)  # it must be this run
         return place
 
@@ -205,8 +207,9 @@ class Cell:
         """Put what was done again into the folder, once it is as much as there was."""
         if place == self.folder or self._rounds_in(place) < self.done():
             return
-        with RunStore(place).locked():
-            replaced = self.folder.with_name(f".{self.folder.name}.replaced")
+        replaced = self.folder.with_name(f".{self.folder.name}.replaced")
+        with RunStore(place).locked(), RunStore(self.folder).locked() if self.folder.exists() else nullcontext():
+            shutil.rmtree(replaced, ignore_errors=True)  # of a call that was killed at the last step
             if self.folder.exists():
                 self.folder.rename(replaced)
             place.rename(self.folder)

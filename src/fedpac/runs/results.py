@@ -129,7 +129,8 @@ def outcomes(experiment: Experiment, setting: str, root: Path) -> list[Outcome]:
 
 def _runs(experiment: Experiment, setting: str, row: str, root: Path) -> list[RunData]:
     folder = Cell(experiment, setting, row, 0, root).folder
-    seeds = sorted(int(path.name.rpartition("-seed")[2]) for path in folder.parent.glob(f"{row}-seed[0-9]*"))
+    endings = (path.name.removeprefix(f"{row}-seed") for path in folder.parent.glob(f"{row}-seed*"))
+    seeds = sorted(int(seed) for seed in endings if seed.isdecimal())
     found = [Cell(experiment, setting, row, seed, root).read() for seed in seeds]
     return [run for run in found if run is not None]
 

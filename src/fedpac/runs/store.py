@@ -183,9 +183,9 @@ class RunStore:
         path = self.path / table
         expected = TABLES.get(table, CLIENTS)
         try:
-            with path.open(newline="") as file:
-                reader = csv.DictReader(file)
-                rows = list(reader)
+            text = path.read_text()
+            reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))  # without a line that was cut off
+            rows = list(reader)
         except FileNotFoundError:
             raise RunError(f"{path} is missing") from None
         except (OSError, UnicodeDecodeError, csv.Error) as error:

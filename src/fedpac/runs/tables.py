@@ -260,8 +260,11 @@ def _scores(run: RunData, which: Which, when: When) -> Floats:
 
 
 def _spread(runs: list[Floats]) -> str:
-    values = runs[0] if len(runs) == 1 else np.array([accuracies.mean() for accuracies in runs])
-    return f"{100 * values.mean():.2f} ± {100 * values.std():.2f}"
+    """Over clients of the one run there is; else over runs, estimated as that of all seeds."""
+    if len(runs) == 1:
+        return f"{100 * runs[0].mean():.2f} ± {100 * runs[0].std():.2f}"
+    means = np.array([accuracies.mean() for accuracies in runs])
+    return f"{100 * means.mean():.2f} ± {100 * means.std(ddof=1):.2f}"
 
 
 def notes(runs: Sequence[RunData]) -> list[str]:
