@@ -4,14 +4,18 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+TRAINING_TESTS := tests/contract tests/methods tests/test_training.py tests/test_engines.py tests/test_federation.py
+
 .PHONY: demo test test-slow lint format bench clean
 
 # FedPAC beside FedAvg, FedAvg-FT and Local-only on digits: table, curves, heat map
 demo: $(VENV)/.installed
 	$(BIN)/fedpac demo --out demo-runs
 
+# everything, then what trains once more without the native kernels
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
+	FEDPAC_NATIVE=0 $(BIN)/python -m pytest -n 2 -m "not slow" $(TRAINING_TESTS)
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 -m slow
