@@ -78,7 +78,7 @@ def test_the_page_of_speed_is_what_was_measured() -> None:
 def test_the_verdict_quotes_the_files() -> None:
     """Every number with two decimals is in a result file, or follows from one: over seeds, or against the paper."""
     known: set[str] = set()
-    for name in ("all-methods", "table1", "ablation", "choices"):
+    for name in ("all-methods", "table1", "ablation", "choices", "imbalanced", "scarce"):
         seeds: dict[tuple[str, str], list[list[float]]] = {}
         for row in csv.DictReader((ROOT / "results" / f"{name}.csv").read_text().splitlines()):
             ours = [float(row[f"{which}_{when}"]) for which in ("received", "personal") for when in ("final", "best")]
@@ -100,6 +100,8 @@ def test_the_verdict_quotes_the_files() -> None:
     for run, *numbers in draws:  # what a choice changes: on the drawn test images and on all
         if "augmented" in run:
             known |= {f"{float(mine) - float(other):+.2f}" for mine, other in zip(numbers, plain[run[-1]], strict=True)}
+    tuned = csv.DictReader((ROOT / "results" / "fine-tuning.csv").read_text().splitlines()[1:])
+    known |= {value for row in tuned for value in (row["rate"], row["personal"])}
     text = (ROOT / "docs" / "verdict.md").read_text().partition("## How the combination weights")[0]
     assert set(re.findall(r"(?<![\d.])[+-]?\d+\.\d\d(?!\d)", text)) <= known
 
