@@ -11,66 +11,16 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from small_table import TABLE, contents, experiment
 
 from fedpac.config import make_config
 from fedpac.errors import ConfigError, RunError
 from fedpac.runs import reproduce
-from fedpac.runs.reproduce import all_cells, cells, fill, find_experiments, read_experiment, shipped
+from fedpac.runs.reproduce import all_cells, cells, fill, find_experiments, shipped
 from fedpac.runs.results import draw, outcomes, write_page
-from fedpac.runs.run import advance, fingerprint, resume, run
+from fedpac.runs.run import fingerprint, run
 from fedpac.runs.store import RunStore
-from fedpac.runs.tables import read_run, read_runs
-
-TABLE = """
-title = "A small table"
-source = "Nowhere"
-shows = "table"
-
-[methods]
-fedpac = {}
-fedavg = {}
-fedavg-ft = { by_product_of = "fedavg", accuracy = "personal" }
-fedpac-cc = { title = "without alignment", method = { name = "fedpac", alignment = false } }
-
-[settings."digits,6"]
-title = "Digits, 6 clients"
-model = "logistic"
-data = { dataset = "digits", clients = 6, samples = 10, test_samples = 10 }
-training = { epochs = 1 }
-run = { rounds = 6, evaluate_every = 2, checkpoint_every = 100, engine = "serial" }
-x = 20
-paper = { fedpac = 12.34, fedavg-ft = 99.99 }
-
-[settings."digits,6,s80"]
-title = "Digits, 6 clients, s = 80 %"
-model = "logistic"
-data = { dataset = "digits", clients = 6, samples = 10, test_samples = 10, s = 80 }
-training = { epochs = 1 }
-run = { rounds = 6, evaluate_every = 2, checkpoint_every = 100, engine = "serial" }
-x = 80
-"""
-EXACT = ("config.toml", "clients.csv", "metrics.csv", "weights.csv")
-
-
-def experiment(folder: Path, text: str = TABLE):
-    (folder / "small.toml").write_text(text)
-    return read_experiment(folder / "small.toml")
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    """Everything under the root that must not depend on how the runs went."""
-    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.name in EXACT}
-
-
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory):
-    """(experiment, folder of its runs), everything run in one go."""
-    folder = tmp_path_factory.mktemp("filled")
-    small = experiment(folder)
-    done = list(fill(cells(small, folder / "results")))
-    assert len(done) == 6  # three runs in each of two settings: the by-product has none of its own
-    return small, folder / "results"
-
+from fedpac.runs.tables import read_run
 
 # --- the paper's ----------------------------------------------------------------------------------------------------
 
@@ -107,8 +57,8 @@ def test_fedpac_has_the_same_number_wherever_the_paper_repeats_it():
 
 def test_equal_folders_are_equal_runs():
     configs: dict[Path, set[str]] = {}
-    for experiment in shipped().values():
-        for cell in cells(experiment, Path("results"), seeds=2):
+    for table in shipped().values():
+        for cell in cells(table, Path("results"), seeds=2):
             configs.setdefault(cell.folder, set()).add(fingerprint(cell.config))
     assert len(configs) > 600
     assert [folder for folder, prints in configs.items() if len(prints) > 1] == []
@@ -253,53 +203,6 @@ def test_killed_and_started_again(filled, tmp_path):
     assert "6 of 6 runs are there." in last.stdout
     assert contents(tmp_path / "results") == contents(root)
     assert all(path.stat().st_mtime_ns == when for path, when in finished.items())
-
-
-def test_a_run_without_its_checkpoint_is_done_again_and_stays_until_then(filled, tmp_path):
-    """As in a fresh clone: unfinished results are in version control, checkpoints are not."""
-    _, root = filled
-    text = TABLE.replace("checkpoint_every = 100", "checkpoint_every = 2")
-    cell, *_ = wanted = cells(experiment(tmp_path, text), tmp_path / "results", only="digits,6,fedpac")
-    assert list(fill(wanted, rounds=4)) == [cell]
-    (cell.folder / "checkpoint.safetensors").unlink()
-    before = contents(cell.folder)
-    with pytest.raises(RunError, match=r"has 4 rounds, but no checkpoint\.safetensors"):
-        resume(cell.folder)
-
-    place = cell.workplace
-    assert place != cell.folder
-    advance(cell.config, place, stop=lambda report: report.round == 3)  # interrupted before it has come as far
-    cell.settle(place)
-    assert contents(cell.folder) == before
-    assert [found.path for found in read_runs([cell.folder.parent])] == [cell.folder]
-
-    leftover = place.with_name(f".{cell.folder.name}.replaced")  # of a call that was killed at the end
-    (leftover / "something").mkdir(parents=True)
-    with RunStore(cell.folder).locked():
-        command = [sys.executable, "-m", "fedpac.cli", "reproduce", "small.toml", "--only", "digits,6,fedpac"]
-        locked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert "another process has it" in locked.stdout
-    assert contents(cell.folder) == before  # nobody's folder is taken away while it is being written
-
-    assert list(fill(wanted)) == [cell]
-    assert [entry.name for entry in cell.folder.parent.iterdir()] == [cell.folder.name]
-    for name in ("metrics.csv", "weights.csv"):
-        assert (cell.folder / name).read_bytes() == (root / cell.folder.relative_to(cell.root) / name).read_bytes()
-    assert len(RunStore(cell.folder).read_json("environment.json")["sessions"]) == 2  # those of the second time
-
-
-@pytest.mark.parametrize("rounds", [1, 4])
-def test_few_rounds_without_a_checkpoint_stay_too_and_a_restored_one_is_used(tmp_path, rounds):
-    cell, *_ = wanted = cells(experiment(tmp_path), tmp_path / "results", only="digits,6,fedpac")
-    assert list(fill(wanted, rounds=rounds)) == [cell]
-    checkpoint = cell.folder / "checkpoint.safetensors"
-    kept = checkpoint.read_bytes()
-    checkpoint.unlink()
-    place = cell.workplace
-    assert place != cell.folder
-    advance(cell.config, place, stop=lambda report: True)
-    checkpoint.write_bytes(kept)
-    assert cell.workplace == cell.folder
 
 
 def test_a_run_that_was_moved_away_is_not_in_the_way(filled, tmp_path):
