@@ -29,7 +29,7 @@ def test_every_table_and_figure_of_the_paper_is_there():
     assert set(shipped()) == {
         "all-methods", "table1", "ablation", "concept-shift", "global-models", "fedproto", "imbalanced", "pathological",
         "dirichlet", "scarce", "feature-skew", "heterogeneity", "data-size", "local-epochs", "curves", "weights",
-        "choices",
+        "weights-lifted", "choices",
     }  # fmt: skip
     papers = {name: sum(len(s.paper) for s in e.settings.values()) for name, e in shipped().items()}
     assert papers["table1"] == 15 * 8
@@ -114,6 +114,7 @@ def test_all_of_them_share_runs():
         ((', accuracy = "personal"', ""), "a by-product needs `accuracy`"),
         (("fedpac = {}", "mystery = {}"), "methods.mystery needs a title"),
         (('shows = "table"', 'shows = "pie"'), "shows: Input should be"),
+        (('shows = "table"', 'shows = "weights"'), "a figure of weights is of one method, and here are fedpac, "),
         (("x = 20", ""), "a sweep needs `x`"),
         (('title = "A small table"', ""), "title: Field required"),
         (("paper = { fedpac = 12.34", "paper = { fedpac = 1234"), "less than or equal to 100"),
@@ -327,7 +328,7 @@ def test_each_kind_has_its_figure(filled, tmp_path, shows):
     rounds = "evaluate_every = 2"
     if shows == "weights":  # rounds 1, 20 and 50
         text = text.replace("rounds = 6", "rounds = 50").replace(rounds, "evaluate_every = 5")
-        text = re.sub(r"fedavg.*\n", "", text.replace(", fedavg-ft = 99.99", ""))
+        text = re.sub(r"fed(avg|pac-).*\n", "", text.replace(", fedavg-ft = 99.99", ""))
         small = experiment(tmp_path, text)
         root = tmp_path / "results"
         list(fill(cells(small, root, only="fedpac")))

@@ -180,10 +180,12 @@ def sweep(lines: Mapping[str, Sequence[tuple[float, float]]], axis: str, path: P
 
 def weight_heatmap(run: RunData, path: Path, rounds: Sequence[int] | None = None) -> list[Path]:
     """The weights clients give each other, client by client, for several rounds side by side."""
-    return weight_heatmaps({"": run}, path, rounds)
+    return weight_heatmaps({"": run}, run.title, path, rounds)
 
 
-def weight_heatmaps(runs: Mapping[str, RunData], path: Path, rounds: Sequence[int] | None = None) -> list[Path]:
+def weight_heatmaps(
+    runs: Mapping[str, RunData], method: str, path: Path, rounds: Sequence[int] | None = None
+) -> list[Path]:
     """One line of heat maps for each run, one column for each round, all on one scale.
 
     Clients are ordered by group, so that collaboration inside groups shows as blocks along the diagonal.
@@ -218,7 +220,7 @@ def weight_heatmaps(runs: Mapping[str, RunData], path: Path, rounds: Sequence[in
         figure.colorbar(image, ax=list(grid.flat), label="weight", shrink=0.85, aspect=20 * len(runs))
         grouped = any(group is not None for group in first.groups)
         figure.suptitle(
-            f"{first.title}, {_setting([first])}" + ("; clients ordered by group" if grouped else ""), fontsize=11
+            f"{method}, {_setting([first])}" + ("; clients ordered by group" if grouped else ""), fontsize=11
         )
         return save(figure, path)
 

@@ -74,6 +74,8 @@ class Experiment(_Part):
                     raise ValueError(f"methods.{key}: {unknown('row', row.by_product_of, self.methods)}")
                 if row.accuracy is None or row.method:
                     raise ValueError(f"methods.{key}: a by-product needs `accuracy`, and has no method of its own.")
+        if self.shows == "weights" and len(self.methods) > 1:
+            raise ValueError(f"a figure of weights is of one method, and here are {', '.join(self.methods)}.")
         for key, setting in self.settings.items():
             for name in setting.paper:
                 if name not in self.methods:

@@ -359,12 +359,13 @@ def _draw_sweep(experiment: Experiment, found: dict[str, list[Outcome]], path: P
 
 
 def _draw_weights(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
+    (method,) = {row.title for rows in found.values() for row in rows}
     runs = {
         experiment.settings[key].title.rpartition(", ")[2]: row.runs[0]
-        for key, (row, *_) in found.items()
+        for key, (row,) in found.items()
         if set(figures.PAPER_ROUNDS) <= set(row.runs[0].peer_weights)
     }
-    return figures.weight_heatmaps(runs, path, figures.PAPER_ROUNDS) if runs else []
+    return figures.weight_heatmaps(runs, method, path, figures.PAPER_ROUNDS) if runs else []
 
 
 _DRAW = {"table": _draw_table, "curves": _draw_curves, "sweep": _draw_sweep, "weights": _draw_weights}
