@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,7 +20,7 @@ from fedpac.config import make_config
 from fedpac.errors import CheckpointError, RunError, TrainingError
 from fedpac.methods.fedavg import FedAvg
 from fedpac.methods.fedpac import FedPAC
-from fedpac.runs.run import resume, run
+from fedpac.runs.run import advance, resume, run
 from fedpac.runs.store import RunStore
 
 fork = multiprocessing.get_context("fork")
@@ -289,6 +290,35 @@ def test_a_checkpoint_without_its_parts(unfinished):
 
     save_file({"a": torch.zeros(2)}, unfinished / "checkpoint.safetensors")
     with pytest.raises(CheckpointError, match="is damaged"):
+        resume(unfinished)
+
+
+# --- other data -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_with_its_own_data_only(tmp_path):
+    stream, path, folder = np.random.default_rng(0), tmp_path / "own.npz", tmp_path / "run"
+    arrays = {"x": stream.normal(size=(80, 5)), "y": np.arange(80) % 2, "owner": np.arange(80) // 20}
+    np.savez(path, **arrays)
+    sections = {"model": "logistic", "data": {"scenario": "natural", "path": str(path)}, "run": {"rounds": 4}}
+    advance(make_config(sections), folder, stop=lambda report: report.round == 2)
+    before = exact(folder)
+    arrays["x"][7] += 1e-3  # counts and shapes are the same
+    np.savez(path, **arrays)
+    with pytest.raises(RunError, match="was begun with other data: the files of 'own own' are not those"):
+        resume(folder)
+    assert exact(folder) == before
+    arrays["x"] = np.random.default_rng(0).normal(size=(80, 5))
+    np.savez(path, **arrays)
+    assert resume(folder)["rounds"] == 4
+
+
+def test_a_run_on_a_stand_in_does_not_go_on_with_the_published_data(unfinished):
+    path = unfinished / "environment.json"
+    environment = json.loads(path.read_text()) | {"note": "stand-in: 7 images"}
+    del environment["data"]  # a run of an earlier release names no data
+    path.write_text(json.dumps(environment))
+    with pytest.raises(RunError, match=r"not those it was begun with \(stand-in: 7 images\)"):
         resume(unfinished)
 
 

@@ -102,6 +102,17 @@ def fingerprint(config: Config) -> str:
     return hashlib.blake2b(repr(values).encode(), digest_size=16).hexdigest()
 
 
+def data_digest(scenario: Scenario) -> str:
+    """Names the very samples that the clients hold: a config names its data set only, which may be a stand-in."""
+    digest = hashlib.blake2b(digest_size=16)
+    for client in scenario.clients:
+        for part in (client.train, client.test):
+            digest.update(repr((len(part), part.rotate)).encode())
+            digest.update(part.pool.x.index_select(0, part.index).numpy())
+            digest.update(part.labels().numpy())
+    return digest.hexdigest()
+
+
 def client_rows(scenario: Scenario) -> list[Row]:
     counts = describe(scenario).tolist()
     return [
@@ -128,8 +139,9 @@ def _execute(
             f"file, or do it all again with 'fedpac run {store.path / 'config.toml'} --out' and a new folder"
         )
     saved = read_checkpoint(path, mark) if path.exists() else None  # before anything is changed in the folder
+    held = _same_data(store, scenario)
     store.truncate(saved.round if saved else 0)
-    _record_session(store, data_dir, saved.round if saved else 0, scenario.note)
+    _record_session(store, data_dir, saved.round if saved else 0, held)
     with make_engine(config.run.engine, task, method, scenario.clients, workers or config.run.workers) as engine:
         federation = Federation(
             task,
@@ -165,12 +177,28 @@ def lost_checkpoint(store: RunStore, config: Config) -> bool:
 # --- where the numbers come from ----------------------------------------------------------------------------------
 
 
-def _record_session(store: RunStore, data_dir: Path | None, after_round: int, note: str) -> None:
+def _same_data(store: RunStore, scenario: Scenario) -> dict[str, str]:
+    """What names the run's data; an error if it was begun with others."""
+    held = {"note": scenario.note, "data": data_digest(scenario)}
+    begun = _environment(store)
+    if any(begun.get(key, value) != value for key, value in held.items()):
+        was = f"those it was begun with{f' ({note})' if (note := begun.get('note')) else ''}"
+        raise RunError(
+            f"{store.path} was begun with other data: the files of '{scenario.name}' are not {was}. "
+            "Give their folder with --data-dir, or start a new run"
+        )
+    return held
+
+
+def _environment(store: RunStore) -> dict[str, Any]:
+    return store.read_json("environment.json") if (store.path / "environment.json").exists() else {}
+
+
+def _record_session(store: RunStore, data_dir: Path | None, after_round: int, held: dict[str, str]) -> None:
     """environment.json: each start of the run, with what one needs to know to get the same numbers again."""
-    path = store.path / "environment.json"
-    earlier = store.read_json("environment.json")["sessions"] if path.exists() else []
+    earlier = _environment(store).get("sessions", [])
     session = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "after_round": after_round, **provenance()}
-    store.write_json("environment.json", {"note": note, "sessions": [*earlier, session]})
+    store.write_json("environment.json", {**held, "sessions": [*earlier, session]})
     chosen = data_dir or os.environ.get("FEDPAC_DATA")
     if chosen:
         store.remember_data_dir(Path(chosen).expanduser().absolute())
