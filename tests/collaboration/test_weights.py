@@ -50,31 +50,6 @@ def test_minimise_the_papers_objective(covariance, centre):
         np.testing.assert_allclose(alpha[i], x.value, atol=2e-3)
 
 
-@pytest.mark.parametrize("covariance", ["identity", "pooled", "local"])
-def test_a_floor_lifts_the_eigenvalues_of_each_clients_matrix(covariance):
-    """As the public code does: decompose D + diag(v), lift, put together, minimise."""
-    clients = oracle.make_clients(SIZES, K, shift=1.0)
-    floor, exact = 3.0, weights(clients, covariance, ridge=0.01)
-    alpha = weights(clients, covariance, ridge=0.01, floor=floor)
-    for i, inverse in enumerate(inverses(clients, covariance, 0.01)):
-        v = [max(oracle.variance(c, K, inverse), 0.0) / len(c[1]) for c in clients]
-        values, vectors = np.linalg.eigh(oracle.bias(i, clients, K, inverse) + np.diag(v))
-        assert values[0] < floor < values[-1]  # it lifts some
-        lifted = sum(max(value, floor) * np.outer(q, q) for value, q in zip(values, vectors.T, strict=True))
-        x = cvxpy.Variable(len(clients))
-        problem = cvxpy.Problem(cvxpy.Minimize(cvxpy.quad_form(x, cvxpy.psd_wrap(lifted))), [x >= 0, cvxpy.sum(x) == 1])
-        problem.solve(solver=cvxpy.CLARABEL)
-        np.testing.assert_allclose(alpha[i], x.value, atol=1e-4)
-    assert np.abs(alpha - exact).max() > 0.05
-    np.testing.assert_array_equal(weights(clients, covariance, ridge=0.01, floor=0), exact)
-
-
-def test_a_high_floor_gives_the_plain_average_and_a_low_one_nothing_new():
-    clients = oracle.make_clients(SIZES, K, shift=1.0)
-    np.testing.assert_allclose(weights(clients, floor=1e6), np.full((6, 6), 1 / 6), atol=1e-4)
-    np.testing.assert_allclose(weights(clients, floor=1e-12), weights(clients), atol=1e-6)
-
-
 def test_identity_is_the_special_case_of_white_features():
     clients = oracle.make_clients([30, 40, 25], K)
     roots = [np.linalg.cholesky(z.T @ z / len(z)) for z, _ in clients]

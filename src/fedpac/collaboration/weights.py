@@ -33,7 +33,6 @@ def combination_weights(
     centre: bool = False,
     ridge: float = 1e-3,
     cutoff: float = 1e-3,
-    floor: float = 0.0,
     start: Tensor | None = None,
     clients: Sequence[int] | None = None,
 ) -> Tensor:
@@ -47,8 +46,6 @@ def combination_weights(
     centre      move the features so that their global mean is zero (Assumption 2).
     ridge       Λ + ridge · tr(Λ)/d · I is inverted in place of Λ, which may be singular.
     cutoff      weights below it become zero (the authors' 1e-3), but none above half the row's largest; 0 keeps all.
-    floor       lift the eigenvalues of each client's matrix D + diag(V/n) to it, in units of the features squared, as
-                the public code does with 0.01; 0 leaves the paper's problem as it is.
     start       weights to start the search from, such as those of the last round.
     clients     the clients' names in error messages; their positions, if not given.
     """
@@ -60,18 +57,16 @@ def combination_weights(
         statistics = [s.centred(origin) for s in statistics]
     begin = np.eye(len(statistics)) if start is None else start.double().numpy()
 
-    if covariance == "pooled":
-        pooled = torch.stack([s.n * s.second_moment for s in statistics]).sum(0) / sum(s.n for s in statistics)
-        statistics = _whitened(statistics, pooled, ridge)
-    if covariance == "local" or floor > 0:  # a matrix for each client
+    if covariance == "local":
         rows = []
         for i, own in enumerate(statistics):
-            seen = _whitened(statistics, own.second_moment, ridge) if covariance == "local" else statistics
-            Q, C = quadratic_form(seen)
-            form = _lifted(Q, C[i], i, floor) if floor > 0 else (Q, C[i : i + 1])
-            rows.append(solve_simplex_qps(*form, begin[i : i + 1]))
+            Q, C = quadratic_form(_whitened(statistics, own.second_moment, ridge))
+            rows.append(solve_simplex_qps(Q, C[i : i + 1], begin[i : i + 1]))
         alpha = np.concatenate(rows)
     else:
+        if covariance == "pooled":
+            pooled = torch.stack([s.n * s.second_moment for s in statistics]).sum(0) / sum(s.n for s in statistics)
+            statistics = _whitened(statistics, pooled, ridge)
         alpha = solve_simplex_qps(*quadratic_form(statistics), begin)
     return torch.from_numpy(_without_small(alpha, cutoff))
 
@@ -89,13 +84,6 @@ def quadratic_form(statistics: Sequence[FeatureStatistics]) -> tuple[Array, Arra
     H = H - H.mean(0)
     G = H @ H.T
     return G + np.diag(v), G
-
-
-def _lifted(Q: Array, c: Array, own: int, floor: float) -> tuple[Array, Array]:
-    """R_own(α) = α'Aα with one matrix A, its eigenvalues lifted to the floor; the linear term is inside, as Σ α = 1."""
-    A = Q - c[:, None] - c[None, :] + c[own]  # c[own] = |h_own|²
-    values, vectors = np.linalg.eigh(A)
-    return (vectors * np.maximum(values, floor)) @ vectors.T, np.zeros((1, len(c)))
 
 
 def _whitened(statistics: Sequence[FeatureStatistics], moment: Tensor, ridge: float) -> list[FeatureStatistics]:

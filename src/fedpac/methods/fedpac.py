@@ -40,7 +40,6 @@ class FedPAC(FedRep):
     centre: Annotated[bool, Field(description="zero-centre the features for the weights (Assumption 2)")] = False
     ridge: Annotated[float, Field(ge=0, description="regularises a covariance before it is inverted")] = 1e-3
     cutoff: Annotated[float, Field(ge=0, lt=1, description="smaller weights are set to zero")] = 1e-3
-    floor: Annotated[float, Field(ge=0, le=1e6, description="least eigenvalue in the weights' problem")] = 0.0
 
     def setup(self, server: Server) -> None:
         super().setup(server)
@@ -96,7 +95,7 @@ class FedPAC(FedRep):
             return torch.eye(len(replies), dtype=torch.float64)
         statistics = [FeatureStatistics.from_tensors(up.weights("statistics")) for up in replies.values()]
         return combination_weights(
-            statistics, self.covariance, self.centre, self.ridge, self.cutoff, self.floor, clients=list(replies)
+            statistics, self.covariance, self.centre, self.ridge, self.cutoff, clients=list(replies)
         )
 
     def peer_weights(self, server: Server) -> list[tuple[int, int, float]]:
