@@ -1,5 +1,6 @@
 """The figures, in one style (style.py). Each is written as PNG and as SVG."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 
 from fedpac.errors import RunError
 from fedpac.methods.base import Which
-from fedpac.runs.style import COLOURS, HEAT, LINES, MARKERS, save, style
-from fedpac.runs.tables import SPLITS, Floats, RunData, label_runs
+from fedpac.runs.style import COLOURS, HEAT, LINES, looks, save, style
+from fedpac.runs.tables import SPLITS, Floats, RunData, together
 
 PAPER_ROUNDS: tuple[int, ...] = (1, 20, 50)  # of its heat map
 
@@ -30,17 +31,14 @@ def accuracy_curves(runs: Sequence[RunData], path: Path) -> list[Path]:
     The reported one is drawn strong. Its band is the standard deviation over seeds where a method has several; for a
     run shown alone, over clients.
     """
-    labels = label_runs(runs)
-    together: dict[str, list[RunData]] = {}
-    for run in runs:
-        together.setdefault(labels[run.path], []).append(run)
+    lines = together(runs)
+    look = looks([same[0].method for same in lines.values()])
     with style():
         figure, axes = plt.subplots(figsize=(7.2, 4.2))
         banded = ""
-        for k, same in enumerate(together.values()):
-            colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+        for same, (colour, marker) in zip(lines.values(), look, strict=True):
             for which in SPLITS:
-                rounds, means, band = _curve(same, which, alone=len(together) == 1)
+                rounds, means, band = _curve(same, which, alone=len(lines) == 1)
                 reported = which == same[0].reported
                 axes.plot(
                     rounds, means, LINES[which], color=colour, marker=marker, markevery=max(1, len(rounds) // 8),
@@ -58,14 +56,18 @@ def accuracy_curves(runs: Sequence[RunData], path: Path) -> list[Path]:
         bottom, top = (float(limit) for limit in axes.viewLim.intervaly)
         axes.set_ylim(max(bottom, 0), min(top, 101))
         handles: list[Artist] = [
-            Line2D([], [], color=COLOURS[k % len(COLOURS)], marker=MARKERS[k % len(MARKERS)], label=name)
-            for k, name in enumerate(together)
+            Line2D([], [], color=colour, marker=marker, label=name)
+            for name, (colour, marker) in zip(lines, look, strict=True)
         ]
         handles += [Line2D([], [], color="#555555", linestyle=LINES[which], label=which) for which in SPLITS]
         if banded:
-            handles.append(Patch(color="#555555", alpha=0.15, linewidth=0, label=f"± std over {banded}"))
+            handles.append(_band(banded))
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, handlelength=2.6)
         return save(figure, path)
+
+
+def _band(over: str) -> Patch:
+    return Patch(color="#555555", alpha=0.15, linewidth=0, label=f"± std over {over}")
 
 
 def _curve(runs: Sequence[RunData], which: Which, alone: bool) -> tuple[list[int], Floats, Floats | None]:
@@ -74,7 +76,7 @@ def _curve(runs: Sequence[RunData], which: Which, alone: bool) -> tuple[list[int
         raise RunError("these runs have no evaluated round in common")
     means = np.array([[100 * run.accuracy[which][t].mean() for t in rounds] for run in runs])
     if len(runs) > 1:
-        return rounds, means.mean(axis=0), means.std(axis=0)
+        return rounds, means.mean(axis=0), means.std(axis=0, ddof=1)
     spread = np.array([100 * runs[0].accuracy[which][t].std() for t in rounds]) if alone else None
     return rounds, means[0], spread
 
@@ -89,6 +91,7 @@ class Line:
     """One method's accuracy over rounds, over all its seeds."""
 
     label: str
+    method: str
     runs: list[RunData]
     which: Which
 
@@ -97,80 +100,103 @@ def curves(lines: Sequence[Line], title: str, path: Path) -> list[Path]:
     """One line for each method, of the accuracy that it reports; the legend is in the order of the lines' ends."""
     with style():
         figure, axes = plt.subplots(figsize=(7.2, 4.6))
-        for k, line in enumerate(lines):
+        ends: list[tuple[float, Artist]] = []
+        last = max(_curve(line.runs, line.which, alone=False)[0][-1] for line in lines)
+        for line, (colour, marker) in zip(lines, looks([line.method for line in lines]), strict=True):
             rounds, means, band = _curve(line.runs, line.which, alone=False)
-            colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
-            axes.plot(
+            label = f"{line.label} ({line.which}) {means[-1]:.1f}"
+            label += f", round {rounds[-1]}" if rounds[-1] < last else ""
+            label += f", {len(line.runs)} seeds" if len(line.runs) > 1 else ""
+            (drawn,) = axes.plot(
                 rounds, means, LINES[line.which], color=colour, marker=marker, markevery=max(1, len(rounds) // 8),
-                label=f"{line.label} ({line.which}) {means[-1]:.1f}",
+                label=label,
             )  # fmt: skip
+            ends.append((float(means[-1]), drawn))
             if band is not None:
                 axes.fill_between(rounds, means - band, means + band, color=colour, alpha=0.15, linewidth=0)
-        drawn = np.concatenate([np.asarray(line.get_ydata(), dtype=float)[1:] for line in axes.lines])
-        if len(drawn):
-            axes.set_ylim(float(np.percentile(drawn, 2)) - 1, axes.dataLim.y1 + 1)  # the first rounds may fall out
+        after_first = np.concatenate([np.asarray(line.get_ydata(), dtype=float)[1:] for line in axes.lines])
+        if len(after_first):
+            axes.set_ylim(float(np.percentile(after_first, 2)) - 1, axes.dataLim.y1 + 1)  # early rounds may fall out
         axes.set_xlim(left=0)
         axes.set_xlabel("communication round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel("test accuracy, mean over clients (%)")
         axes.set_title(title, loc="left")
-        handles, labels = axes.get_legend_handles_labels()
-        order = sorted(range(len(labels)), key=lambda i: -float(labels[i].rpartition(" ")[2]))
-        axes.legend(
-            [handles[i] for i in order], [labels[i] for i in order], loc="upper left", bbox_to_anchor=(1.01, 1),
-            borderaxespad=0, handlelength=2.6,
-        )  # fmt: skip
+        handles = [drawn for _, drawn in sorted(ends, key=lambda end: -end[0])]
+        if any(len(line.runs) > 1 for line in lines):
+            handles.append(_band("seeds"))
+        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, handlelength=2.6)
         return save(figure, path)
 
 
 # --- beside the paper ---------------------------------------------------------------------------------------------
 
 
+SPAN = 3.0  # points that the axis of a figure shows at least: less would make noise look like a result
+
+
 @dataclass(frozen=True)
 class Dot:
     label: str
-    ours: float
+    ours: Floats  # one for each seed
     paper: float | None
     which: Which
+    marked: bool = False  # stands out from the others
 
 
 def beside_paper(dots: Sequence[Dot], title: str, path: Path, final: bool = True) -> list[Path]:
-    """Our accuracy (filled) and the paper's (hollow) of every method, the best of ours on top."""
-    ordered = sorted(dots, key=lambda dot: dot.ours)
+    """Our accuracy (filled) and the paper's (a ring) of every method, the best of ours on top."""
+    ordered = sorted(dots, key=lambda dot: float(dot.ours.mean()))
     compared = any(dot.paper is not None for dot in dots)
+    seeds = max(len(dot.ours) for dot in dots)
     with style():
         figure, axes = plt.subplots(figsize=(7.2, 1.3 + 0.3 * len(ordered)))
         for y, dot in enumerate(ordered):
-            colour = COLOURS[1] if dot.label.endswith("FedPAC") or "(FedPAC)" in dot.label else COLOURS[0]
+            colour, ours = COLOURS[0] if dot.marked else COLOURS[1], float(dot.ours.mean())
+            if len(dot.ours) > 1:
+                axes.errorbar(ours, y, xerr=dot.ours.std(ddof=1), color=colour, capsize=3, linewidth=1.2, zorder=2)
             if dot.paper is not None:
-                axes.plot([dot.ours, dot.paper], [y, y], color="#BBBBBB", linewidth=1.4, zorder=1)
-                axes.scatter([dot.paper], [y], s=38, facecolors="white", edgecolors=colour, linewidths=1.5, zorder=2)
-            axes.scatter([dot.ours], [y], s=38, color=colour, zorder=3)
-            axes.annotate(f"{dot.ours:.2f}", (1.01, y), xycoords=("axes fraction", "data"), va="center", fontsize=9)
+                axes.plot([ours, dot.paper], [y, y], color="#BBBBBB", linewidth=1.4, zorder=1)
+                axes.scatter([dot.paper], [y], s=80, facecolors="none", edgecolors=colour, linewidths=1.5, zorder=4)
+            axes.scatter([ours], [y], s=26, color=colour, zorder=3)
+            axes.annotate(f"{ours:.2f}", (1.01, y), xycoords=("axes fraction", "data"), va="center", fontsize=9)
         axes.set_yticks(range(len(ordered)), [f"{dot.label} ({dot.which})" for dot in ordered], fontsize=9)
         axes.set_ylim(-0.7, len(ordered) - 0.3)
+        left, right = axes.get_xlim()
+        if right - left < SPAN:
+            axes.set_xlim((left + right - SPAN) / 2, (left + right + SPAN) / 2)
         axes.set_xlabel("test accuracy, mean over clients (%)")
         axes.set_title(title, loc="left")
-        handles = [Line2D([], [], linestyle="", marker="o", color="#555555", label="this project")]
+        ours_are = "this project" + (", ± std over seeds" if seeds > 1 else "")
+        handles = [Line2D([], [], linestyle="", marker="o", markersize=5, color="#555555", label=ours_are)]
         if compared:
             after = "the paper" if final else "the paper, after all its rounds"
-            handles.append(
-                Line2D([], [], linestyle="", marker="o", color="#555555", markerfacecolor="white", label=after)
-            )
+            ring = Line2D([], [], linestyle="", marker="o", markersize=9, markeredgewidth=1.5, label=after)
+            ring.set(markeredgecolor="#555555", markerfacecolor="none")
+            handles.append(ring)
         axes.legend(handles=handles, loc="upper left", fontsize=9)  # the best is above and right
         return save(figure, path)
 
 
-def sweep(lines: Mapping[str, Sequence[tuple[float, float]]], axis: str, path: Path) -> list[Path]:
-    """Final accuracy over something that was varied, one line for each method."""
+@dataclass(frozen=True)
+class Sweep:
+    """One method's final accuracy over something that was varied."""
+
+    label: str
+    method: str
+    points: Sequence[tuple[float, float]]
+
+
+def sweep(lines: Sequence[Sweep], axis: str, title: str, path: Path) -> list[Path]:
     with style():
         figure, axes = plt.subplots(figsize=(6.2, 4.2))
-        for k, (label, points) in enumerate(lines.items()):
-            x, y = zip(*sorted(points), strict=True)
-            axes.plot(x, y, color=COLOURS[k % len(COLOURS)], marker=MARKERS[k % len(MARKERS)], label=label)
-        axes.set_xticks(sorted({x for points in lines.values() for x, _ in points}))
+        for line, (colour, marker) in zip(lines, looks([line.method for line in lines]), strict=True):
+            x, y = zip(*sorted(line.points), strict=True)
+            axes.plot(x, y, color=colour, marker=marker, label=line.label)
+        axes.set_xticks(sorted({x for line in lines for x, _ in line.points}))
         axes.set_xlabel(axis)
         axes.set_ylabel("final test accuracy, mean over clients (%)")
+        axes.set_title(title, loc="left")
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
         return save(figure, path)
 
@@ -204,7 +230,9 @@ def weight_heatmaps(
         )  # fmt: skip
         for line, (title, run) in enumerate(runs.items()):
             edges = _group_edges(sorted(run.groups, key=lambda g: -1 if g is None else g))
-            for at, (axes, (t, matrix)) in enumerate(zip(grid[line], panels[title].items(), strict=True)):
+            for axes in grid[line][len(panels[title]) :]:
+                axes.set_visible(False)
+            for at, (axes, (t, matrix)) in enumerate(zip(grid[line], panels[title].items(), strict=False)):
                 image = axes.imshow(matrix, cmap=HEAT, vmin=0, vmax=top, interpolation="nearest")
                 axes.grid(False)
                 axes.set_title(f"{title}, round {t}" if title else f"round {t}")
@@ -318,18 +346,13 @@ def _bubbles(axes: Axes, counts: NDArray[np.int64], title: str, groups: Sequence
 # --- how the clients fare -----------------------------------------------------------------------------------------
 
 
-def client_strip(runs: Sequence[RunData], path: Path, which: Which | None = None) -> list[Path]:
-    """Every client's final accuracy, one row of dots per method, sorted by mean; a bar marks the mean.
-
-    `which` picks received or personal; left out, each method's reported one.
-    """
-    labels = label_runs(runs)
-    together: dict[str, list[RunData]] = {}
-    for run in runs:
-        together.setdefault(labels[run.path], []).append(run)
+def client_strip(runs: Sequence[RunData], path: Path) -> list[Path]:
+    """Every client's final reported accuracy, one row of dots per method, sorted by mean; a bar marks the mean."""
+    lines = together(runs)
+    colours = [colour for colour, _ in looks([same[0].method for same in lines.values()])]
     scores: dict[str, Floats] = {}
-    for name, same in together.items():
-        split = which or same[0].reported
+    for name, same in lines.items():
+        split = same[0].reported
         finals = [run.accuracy[split][run.evaluated_round(split, "final")] for run in same]
         scores[f"{name} ({split})"] = 100 * np.concatenate(finals)
     ordered = sorted(scores, key=lambda name: float(scores[name].mean()))
@@ -337,7 +360,7 @@ def client_strip(runs: Sequence[RunData], path: Path, which: Which | None = None
         figure, axes = plt.subplots(figsize=(7.2, 1.1 + 0.55 * len(ordered)))
         for row, name in enumerate(ordered):
             values = np.sort(scores[name])
-            colour = COLOURS[list(scores).index(name) % len(COLOURS)]
+            colour = colours[list(scores).index(name)]
             axes.scatter(values, row + _beeswarm(values), s=22, color=colour, alpha=0.75, linewidths=0)
             axes.plot([values.mean()] * 2, [row - 0.33, row + 0.33], color="black", linewidth=1.6)
             axes.annotate(
@@ -379,12 +402,13 @@ def draw_run(run: RunData, folder: Path) -> list[Path]:
 
 
 def draw_comparison(runs: Sequence[RunData], folder: Path) -> list[Path]:
-    written: list[Path] = []
-    per_setting: Mapping[str, list[RunData]] = {}
+    """The figures of each setting, and all settings in files of their own."""
+    settings: dict[str, list[RunData]] = {}
     for run in runs:
-        per_setting = {**per_setting, _setting([run]): [*per_setting.get(_setting([run]), []), run]}
-    for setting, same in per_setting.items():
-        tail = "" if len(per_setting) == 1 else "-" + "-".join(setting.split(",")[0].split())
+        settings.setdefault(_setting([run]), []).append(run)
+    written: list[Path] = []
+    for setting, same in settings.items():
+        tail = "" if len(settings) == 1 else "-" + "-".join(re.findall(r"[\w.]+", setting))
         written += accuracy_curves(same, folder / f"accuracy{tail}")
         written += client_strip(same, folder / f"clients{tail}")
     return written

@@ -91,6 +91,10 @@ class Experiment(_Part):
         """The row whose run holds this row's numbers."""
         return self.methods[row].by_product_of or row
 
+    def method_of(self, row: str) -> str:
+        """The name of the method that the row shows."""
+        return row if row in methods() else str(self._method(row)["name"])
+
     def accuracy_of(self, row: str) -> Which:
         return self.methods[row].accuracy or find_method(self._method(row)["name"]).reported
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,14 @@ file of a table has all of it at full precision.
 
 @dataclass(frozen=True)
 class Outcome:
-    """A row of the experiment in one setting, with the runs there are: one for each seed."""
+    """A row of the experiment in one setting, with the runs that count: one for each seed that is finished; as long as
+    none is, one for each that has begun."""
 
     experiment: Experiment
     setting: str
     row: str
     runs: list[RunData]
+    begun: int = 0  # further seeds, which are not finished yet
 
     @property
     def title(self) -> str:
@@ -61,6 +64,10 @@ class Outcome:
     @property
     def which(self) -> Which:
         return self.experiment.accuracy_of(self.row)
+
+    @property
+    def method(self) -> str:
+        return self.experiment.method_of(self.row)
 
     @property
     def paper(self) -> float | None:
@@ -122,9 +129,15 @@ class Ground:
 def outcomes(experiment: Experiment, setting: str, root: Path) -> list[Outcome]:
     """Every row of one setting, with whatever has been run of it."""
     return [
-        Outcome(experiment, setting, row, _runs(experiment, setting, experiment.run_of(row), root))
+        Outcome(experiment, setting, row, *_counting(_runs(experiment, setting, experiment.run_of(row), root)))
         for row in experiment.methods
     ]
+
+
+def _counting(runs: list[RunData]) -> tuple[list[RunData], int]:
+    """The runs that make up a row's numbers, and how many do not: an early round says nothing of a finished run."""
+    finished = [run for run in runs if run.finished]
+    return (finished, len(runs) - len(finished)) if finished else (runs, 0)
 
 
 def _runs(experiment: Experiment, setting: str, row: str, root: Path) -> list[RunData]:
@@ -220,12 +233,13 @@ def _row(outcome: Outcome, shared: Ground) -> dict[str, str]:
     rounds = max(1, first.last_round)
     return row | {
         "shared": _spread(shared.of_row(outcome)),
-        "ours": f"{_spread(outcome.at(outcome.last))} {outcome.which}",
+        "ours": f"{_spread(outcome.at(outcome.last))} {outcome.which}"
+        + ("" if outcome.finished else f", round {outcome.last}"),
         "difference": difference if outcome.finished or not difference else f"({difference})",
         "best": f"{best:.2f} ({-at})",
         "other": f"{_spread(outcome.at(outcome.last, other))} {other}",
         "rounds": str(outcome.last) if outcome.finished else f"{outcome.last} of {first.config['run']['rounds']}",
-        "seeds": str(len(outcome.runs)),
+        "seeds": str(len(outcome.runs)) + (f", {outcome.begun} more begun" if outcome.begun else ""),
         "megabytes": " / ".join(f"{first.total_bytes(way) / rounds / 1e6:.1f}" for way in ("up", "down")),
         "seconds": f"{min(float(r['client_seconds']) for r in first.rounds):.1f}",
     }
@@ -237,7 +251,11 @@ def _spread(values: np.ndarray[Any, Any]) -> str:
 
 def _named(setting: Setting, rows: Sequence[Outcome]) -> str:
     """The setting's title. Data that are not the paper's are never shown under its name alone."""
-    return setting.title + (" (stand-in data)" if _stand_in(rows) else "")
+    return setting.title + _stand_in_mark(rows)
+
+
+def _stand_in_mark(rows: Sequence[Outcome]) -> str:
+    return " (stand-in data)" if _stand_in(rows) else ""
 
 
 def _stand_in(rows: Sequence[Outcome]) -> str:
@@ -271,7 +289,7 @@ def _exact(experiment: Experiment, setting: str, root: Path) -> list[dict[str, s
     """One line for each row and seed, with where the numbers come from."""
     lines = []
     for outcome in outcomes(experiment, setting, root):
-        for run in outcome.runs:
+        for run in _runs(experiment, setting, experiment.run_of(outcome.row), root):
             summary, sessions = summarise(run), run.environment.get("sessions", [])
             line = {
                 "setting": setting,
@@ -334,7 +352,7 @@ def _draw_table(experiment: Experiment, found: dict[str, list[Outcome]], path: P
     shared = Ground.of(rows)
     done = all(row.finished for row in rows)
     dots = [
-        figures.Dot(row.title, float(shared.of_row(row).mean()), None if _stand_in(rows) else row.paper, row.which)
+        figures.Dot(row.title, shared.of_row(row), None if _stand_in(rows) else row.paper, row.which, row.row == OURS)
         for row in rows
     ]
     return figures.beside_paper(dots, f"{_named(experiment.settings[key], rows)}, {shared}", path, final=done)
@@ -342,30 +360,45 @@ def _draw_table(experiment: Experiment, found: dict[str, list[Outcome]], path: P
 
 def _draw_curves(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
     ((key, rows),) = found.items()
-    lines = [figures.Line(row.title, row.runs, row.which) for row in rows]
+    lines = [figures.Line(row.title, row.method, row.runs, row.which) for row in rows]
     return figures.curves(lines, _named(experiment.settings[key], rows), path)
 
 
 def _draw_sweep(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
-    lines: dict[str, list[tuple[float, float]]] = {}
+    points: dict[str, list[tuple[float, float]]] = {}
     for key, rows in found.items():
         for row in rows:
             x = experiment.settings[key].x
             if x is not None and row.finished:
-                lines.setdefault(f"{row.title} ({row.which})", []).append((x, row.final))
-    if max((len(points) for points in lines.values()), default=0) < 2:
+                points.setdefault(row.row, []).append((x, row.final))
+    if max(map(len, points.values()), default=0) < 2:
         return []
-    return figures.sweep(lines, experiment.axis, path)
+    every = [row for rows in found.values() for row in rows]
+    named = {row.row: row for row in every}
+    lines = [
+        figures.Sweep(f"{named[key].title} ({named[key].which})", named[key].method, line)
+        for key, line in points.items()
+    ]
+    title = _shared_title([experiment.settings[key] for key in found]) + _stand_in_mark(every)
+    return figures.sweep(lines, experiment.axis, title, path)
+
+
+def _shared_title(settings: Sequence[Setting]) -> str:
+    """The words, between commas, with which all titles begin: 'CIFAR-10, 20 clients' of those with s = 0, 20, ... %."""
+    parts = [setting.title.split(", ") for setting in settings]
+    return ", ".join(some[0] for some in takewhile(lambda some: len(set(some)) == 1, zip(*parts, strict=False)))
 
 
 def _draw_weights(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
+    """In the paper's rounds; if no run has come that far, in those that there are."""
     (method,) = {row.title for rows in found.values() for row in rows}
     runs = {
         experiment.settings[key].title.rpartition(", ")[2]: row.runs[0]
         for key, (row,) in found.items()
-        if set(figures.PAPER_ROUNDS) <= set(row.runs[0].peer_weights)
+        if row.runs[0].peer_weights
     }
-    return figures.weight_heatmaps(runs, method, path, figures.PAPER_ROUNDS) if runs else []
+    far = {title: run for title, run in runs.items() if set(figures.PAPER_ROUNDS) <= set(run.peer_weights)}
+    return figures.weight_heatmaps(far or runs, method, path) if runs else []
 
 
 _DRAW = {"table": _draw_table, "curves": _draw_curves, "sweep": _draw_sweep, "weights": _draw_weights}

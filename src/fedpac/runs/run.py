@@ -108,8 +108,8 @@ def data_digest(scenario: Scenario) -> str:
     for client in scenario.clients:
         for part in (client.train, client.test):
             digest.update(repr((len(part), part.rotate)).encode())
-            digest.update(part.pool.x.index_select(0, part.index).numpy())
-            digest.update(part.labels().numpy())
+            digest.update(part.pool.x.index_select(0, part.index).numpy().data)
+            digest.update(part.labels().numpy().data)
     return digest.hexdigest()
 
 

@@ -1,7 +1,8 @@
 """How all figures look, and how they are written: readable in print, by the colour-blind and in grey."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,12 +13,14 @@ matplotlib.use("Agg")  # before pyplot: figures are files, no window is ever ope
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from fedpac.methods import methods
 from fedpac.methods.base import Which
 from fedpac.runs.store import explained
 
 # Okabe and Ito's colours, the ones that are legible on white; markers tell lines apart without colour
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one fewer, so that the pairs of both go on for 56 lines
+FIRST = ("fedpac", "fedavg", "fedavg-ft", "local", "fedrep", "ditto", "fed-rod", "fedbabu")  # a colour each
 LINES: dict[Which, Literal["-", "--"]] = {"received": "-", "personal": "--"}
 HEAT = "viridis"
 
@@ -36,6 +39,21 @@ STYLE: Any = {
     "lines.markersize": 5,
     "svg.hashsalt": "fedpac",  # equal figures are equal bytes
 }
+
+
+def looks(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Colour and marker of each line, given its method: a method has its own wherever it is drawn.
+
+    A method of the user's own, or one with several lines, takes what no other line has.
+    """
+    every = [(COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]) for k in range(len(COLOURS) * len(MARKERS))]
+    own = dict(zip(dict.fromkeys([*FIRST, *methods()]), every, strict=False))
+    free = cycle([look for look in every if look not in [own.get(name) for name in lines]])
+    chosen: list[tuple[str, str]] = []
+    for name in lines:
+        look = own.get(name)
+        chosen.append(look if look is not None and look not in chosen else next(free))
+    return chosen
 
 
 @contextmanager

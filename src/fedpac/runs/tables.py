@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Floats: TypeAlias = NDArray[np.float64]
 When: TypeAlias = Literal["final", "best"]
 SPLITS: tuple[Which, Which] = ("received", "personal")
+LONG = 40  # characters of a name that say what is different about a run
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,13 @@ class RunData:
             matrix[int(row["client"]), int(row["peer"])] = float(row["weight"])
         return matrices
 
-    @property
-    def experiment(self) -> str:
-        """The same for runs that differ in the seed alone, or in what does not change a result."""
-        run = {k: v for k, v in self.config["run"].items() if k in ("rounds", "participation")}
-        return repr([{k: self.config[k] for k in ("method", "model", "data", "training")}, run])
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All that a result depends on but the seed: 'method.lam', 'data.s', ..."""
+        sections = {k: self.config[k] for k in ("method", "data", "training")}
+        sections["run"] = {k: v for k, v in self.config["run"].items() if k in ("rounds", "participation")}
+        flat = {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
+        return {**flat, "model": self.config["model"], "note": self.note}
 
     def seconds(self) -> float:
         return sum(float(row["seconds"]) for row in self.rounds)
@@ -146,14 +149,28 @@ def read_runs(paths: Iterable[Path]) -> list[RunData]:
     return [read_run(path) for path in dict.fromkeys(found)]
 
 
-def label_runs(runs: Sequence[RunData]) -> dict[Path, str]:
-    """A name for each run that tells it from the others: the method, and where that is not enough the folder."""
-    experiments: dict[str, set[str]] = {}
+def together(runs: Sequence[RunData]) -> dict[str, list[RunData]]:
+    """Runs that differ in the seed alone, under a name that tells them from the others."""
+    same: dict[str, list[RunData]] = {}
     for run in runs:
-        experiments.setdefault(run.title, set()).add(run.experiment)
-    return {
-        run.path: run.title if len(experiments[run.title]) == 1 else f"{run.title} ({run.path.name})" for run in runs
-    }
+        same.setdefault(repr(run.settings), []).append(run)
+    firsts = [group[0] for group in same.values()]
+    return {_name(group[0], [run for run in firsts if run.title == group[0].title]): group for group in same.values()}
+
+
+def _name(run: RunData, alike: Sequence[RunData]) -> str:
+    """The method; where it was run in several ways, what is this one's own; where that is long, its folder."""
+    if len(alike) == 1:
+        return run.title
+    keys = dict.fromkeys(key for other in alike for key in other.settings)
+    differing = [key for key in keys if len({repr(other.settings.get(key)) for other in alike}) > 1]
+    short = {key: key.rpartition(".")[2] for key in differing}
+    names = {key: name if list(short.values()).count(name) == 1 else key for key, name in short.items()}
+    own = ", ".join(f"{names[key]}={run.settings[key]}" for key in differing if key in run.settings)
+    if len(own) > LONG:
+        tails = [["/".join(other.path.absolute().parts[-n:]) for other in alike] for n in range(1, 30)]
+        own = next(tail for tail in tails if len(set(tail)) == len(tail))[alike.index(run)]
+    return f"{run.title} ({own})" if own else run.title
 
 
 # --- one run: the summary -----------------------------------------------------------------------------------------
@@ -224,11 +241,7 @@ def compare(runs: Sequence[RunData]) -> list[dict[str, str]]:
     """One row for each experiment; runs that differ in the seed alone are put together."""
     if not runs:
         raise RunError("there are no runs to compare")
-    labels = label_runs(runs)
-    together: dict[str, list[RunData]] = {}
-    for run in runs:
-        together.setdefault(f"{labels[run.path]} {run.experiment}", []).append(run)
-    return [_row(labels[same[0].path], same) for same in together.values()]
+    return [_row(name, same) for name, same in together(runs).items()]
 
 
 def _row(label: str, runs: list[RunData]) -> dict[str, str]:
@@ -279,13 +292,14 @@ def rich_table(
     rows: Sequence[Mapping[str, str]], columns: Mapping[str, str], title: str | None = None, left: Sequence[str] = ()
 ) -> "Table":
     """For the terminal. Columns named in `left` are text, the others numbers."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", header_style="bold", show_edge=False)
     for key, header in columns.items():
         table.add_column(header, justify="left" if key in left else "right", no_wrap=key not in left)
     for row in rows:
-        table.add_row(*(row[key] for key in columns))
+        table.add_row(*(escape(row[key]) for key in columns))
     return table
 
 
