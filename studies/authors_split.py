@@ -5,8 +5,8 @@
 
 The public code draws nothing by lot when it deals CIFAR-10: each class's images, in the order in which NumPy's sort
 leaves them, are handed out one after the other, from the 2,000th (test images: from the 500th) on. Its network is
-initialised with seed 520. What is left to chance are batches and crops, which differ here. `augmented` takes statistics,
-head and centroids from cropped and flipped images, as that code does; `plain` is this project's default.
+initialised with seed 520. What is left to chance are batches and crops, which differ here. `augmented` takes
+statistics, head and centroids from cropped and flipped images, as that code does; `plain` is this project's default.
 """
 
 import os

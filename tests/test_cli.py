@@ -112,6 +112,27 @@ def test_flags_override_the_file(fedpac, tmp_path):
     assert (written["run"]["rounds"], written["run"]["seed"], written["training"]["lr"]) == (2, 5, 0.5)
 
 
+def test_a_section_that_is_none_is_not_dropped(fedpac, tmp_path):
+    (tmp_path / "odd.toml").write_text('run = "x"\n')
+    for more in (["--rounds", "2"], ["--set", "run.rounds=2"]):
+        code, _, wrong = fedpac("run", "odd.toml", *more)
+        assert code == 1
+        assert "config: run = 'x': expected a section with keys such as run.rounds" in wrong
+
+
+def test_a_method_in_one_file_beside_the_user(tmp_path):
+    """With the installed command, which has its own folder first on its path and not the user's."""
+    (tmp_path / "mine.py").write_text(
+        "from fedpac.methods.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n"
+        '    """FedAvg by another name."""\n\n    name = "mine"\n    title = "Mine"\n'
+    )
+    command = [str(Path(sys.executable).with_name("fedpac")), "run", "--method", "mine:Mine", "--rounds", "2"]
+    command += ["--set", "model=logistic", "--clients", "3", "--out", "run", "--no-figures"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith("Mine on digits")
+
+
 def test_figures_of_a_run(fedpac):
     arguments = [a for a in SMALL if a != "--no-figures"]
     assert fedpac("run", *arguments, "--out", "r")[0] == 0

@@ -103,17 +103,24 @@ def override(values: dict[str, Any], assignment: str) -> dict[str, Any]:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text  # a bare word is a string
-    changed = {**values}
-    at = changed
+    return changed(values, key, value)
+
+
+def changed(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Values with the field 'section.key' set; what they were is left as it is."""
+    result = {**values}
+    at = result
     *sections, last = key.split(".")
     for name in sections:
         inner = at.get(name, {})
-        if not isinstance(inner, dict):  # method = "fedpac" is short for [method] name = "fedpac"
-            inner = {"name": inner} if name == "method" else {}
+        if name == "method" and isinstance(inner, str):  # short for [method] name = ...
+            inner = {"name": inner}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"config: {name} = {inner!r}: expected a section with keys such as {key}")
         at[name] = {**inner}
         at = at[name]
     at[last] = value
-    return changed
+    return result
 
 
 def _explain(problem: Any) -> str:

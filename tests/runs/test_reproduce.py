@@ -119,6 +119,8 @@ def test_all_of_them_share_runs():
         (('title = "A small table"', ""), "title: Field required"),
         (("paper = { fedpac = 12.34", "paper = { fedpac = 1234"), "less than or equal to 100"),
         (("[methods]", "[methods"), "not valid TOML"),
+        (('[settings."digits,6"]', '[settings."../../digits,6"]'), "'../../digits,6' names a folder"),
+        (("run = { rounds", "run = { seed = 3, rounds"), "has a seed; how many there are is said by --seeds"),
     ],
 )
 def test_a_bad_file_says_what_is_wrong(tmp_path, change, complaint):
@@ -128,6 +130,17 @@ def test_a_bad_file_says_what_is_wrong(tmp_path, change, complaint):
     with pytest.raises(ConfigError, match=re.escape(complaint)) as error:
         experiment(tmp_path, text)
     assert "small.toml" in str(error.value)
+
+
+def test_a_gathering_file_says_from_where_and_what(tmp_path):
+    with pytest.raises(ConfigError, match=r"small\.toml: a table that gathers others needs two lists"):
+        experiment(tmp_path, 'title = "t"\ngathers = ["other"]\n')
+
+
+def test_a_wrong_value_names_setting_and_row(tmp_path):
+    small = experiment(tmp_path, TABLE.replace("epochs = 1", "epochs = 0"))
+    with pytest.raises(ConfigError, match=r"small.toml, setting 'digits,6', row 'fedpac': config: training.epochs = 0"):
+        list(fill(cells(small, tmp_path / "results")))
 
 
 # --- filling a table ------------------------------------------------------------------------------------------------
@@ -345,15 +358,76 @@ def test_each_kind_has_its_figure(filled, tmp_path, shows):
         assert (tmp_path / "docs" / image_link).exists()
 
 
-def test_the_command_lists_and_refuses(tmp_path):
-    def fedpac(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "fedpac.cli", "reproduce", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+def test_a_second_seed_that_has_begun_does_not_change_a_finished_result(filled, tmp_path):
+    small, root = filled
+    root = shutil.copytree(root, tmp_path / "results")
+    before = [(row.final, row.best) for row in outcomes(small, "digits,6", root)]
+    list(fill(cells(small, root, seeds=2, only="digits,6,fedpac"), rounds=2))
+    rows = outcomes(small, "digits,6", root)
+    assert [(row.final, row.best) for row in rows] == before
+    assert rows[0].begun == 1
+    write_page([small], root, tmp_path / "docs" / "results.md")
+    assert "| 6 | 1, 1 more begun |" in (tmp_path / "docs" / "results.md").read_text()
+    assert '"digits,6",fedpac,FedPAC,1,' in (root / "small.csv").read_text()  # but its numbers are there
 
-    listed = fedpac()
+
+def test_an_unfinished_number_says_its_round(tmp_path):
+    small = experiment(tmp_path)
+    list(fill(cells(small, tmp_path / "results", only="digits,6,fedpac"), rounds=4))
+    write_page([small], tmp_path / "results", tmp_path / "results.md")
+    assert re.search(r"\| FedPAC \| .* received, round 4 \| \(", (tmp_path / "results.md").read_text())
+
+
+def test_figures_of_a_sweep_and_of_short_runs(filled, tmp_path):
+    """A sweep says what it is of, and heat maps of runs that are shorter than the paper's are drawn all the same."""
+    _, root = filled
+    swept = experiment(tmp_path, TABLE.replace('shows = "table"', 'shows = "sweep"\naxis = "s"'))
+    svg = next(path for path in draw(swept, root, tmp_path / "results.md") if path.suffix == ".svg").read_text()
+    assert "<!-- Digits, 6 clients -->" in svg
+    for path in root.glob("*/*/environment.json"):
+        copy = tmp_path / "stand-in" / path.relative_to(root)
+        shutil.copytree(path.parent, copy.parent)
+        copy.write_text(json.dumps(json.loads(path.read_text()) | {"note": "stand-in: 7 images"}))
+    svg = next(path for path in draw(swept, tmp_path / "stand-in", tmp_path / "results.md") if path.suffix == ".svg")
+    assert "<!-- Digits, 6 clients (stand-in data) -->" in svg.read_text()
+    one = re.sub(r"fed(avg|pac-).*\n", "", TABLE.replace(", fedavg-ft = 99.99", "")).replace('"table"', '"weights"')
+    assert draw(experiment(tmp_path, one), root, tmp_path / "results.md")
+
+
+def fedpac_reproduce(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedpac.cli", "reproduce", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def test_a_cell_that_fails_does_not_keep_the_others_from_running(tmp_path):
+    """A rate at which training diverges, in the first setting."""
+    broken = TABLE.replace("training = { epochs = 1 }", "training = { epochs = 40, lr = 100, weight_decay = 1 }", 1)
+    (tmp_path / "small.toml").write_text(broken)
+    shown = fedpac_reproduce(tmp_path, "small.toml")
+    assert shown.returncode == 1
+    assert "diverged" in shown.stderr
+    assert "1 of 6 runs failed" in shown.stderr
+    assert "5 of 6 runs are there" in shown.stdout
+    page = (tmp_path / "results" / "small.md").read_text()
+    assert "`fedpac reproduce small.toml`" in page
+    assert "[`results`](.)" in page
+    assert (tmp_path / "results" / "digits-6-s80" / "fedpac-seed0" / "summary.json").exists()
+
+
+def test_runs_elsewhere_have_their_page_beside_them(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "results.md").write_text("the page of the other runs")
+    shown = fedpac_reproduce(tmp_path, "table1", "--minutes", "0", "--out", "other")
+    assert shown.returncode == 0, shown.stderr
+    assert (tmp_path / "docs" / "results.md").read_text() == "the page of the other runs"
+    assert (tmp_path / "other" / "results.md").read_text().startswith("# Results")
+
+
+def test_the_command_lists_and_refuses(tmp_path):
+    listed = fedpac_reproduce(tmp_path)
     assert listed.returncode == 0
     assert all(name in listed.stdout for name in shipped())
-    wrong = fedpac("table9")
+    wrong = fedpac_reproduce(tmp_path, "table9")
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert "no table or figure 'table9'. Did you mean 'table1'?" in wrong.stderr
     assert list(tmp_path.iterdir()) == []

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedpac.config import make_config
+from fedpac.config import changed, make_config
 from fedpac.data.scenario import build, describe
 from fedpac.errors import RunError
 from fedpac.methods import methods
-from fedpac.runs import figures, tables
+from fedpac.runs import figures, style, tables
 from fedpac.runs.anatomy import dissect
 from fedpac.runs.run import run
 
@@ -97,6 +97,69 @@ def test_a_damaged_folder_says_what_is_wrong(runs, tmp_path, name, content, mess
     (folder / name).unlink() if content is None else (folder / name).write_text(content)
     with pytest.raises(RunError, match=message):
         tables.read_run(folder)
+
+
+def tiny(folder, **changes):
+    """A run of two rounds; changes are keys of the config with __ for the dot."""
+    values = {
+        "method": "fedavg",
+        "model": "logistic",
+        "data": {"dataset": "digits", "clients": 4, "samples": 10, "test_samples": 10},
+        "training": {"epochs": 1},
+        "run": {"rounds": 2, "evaluate_every": 1, "engine": "serial"},
+    }
+    for key, value in changes.items():
+        values = changed(values, key.replace("__", "."), value)
+    run(make_config(values), folder)
+
+
+def test_runs_of_one_method_are_grouped_by_what_is_different(tmp_path):
+    """Two learning rates with two seeds each are two rows, wherever the folders are and whatever they are called."""
+    for lr in (0.1, 0.2):
+        for seed in (0, 1):
+            tiny(tmp_path / f"{lr}" / f"fedavg-seed{seed}", training__lr=lr, run__seed=seed)
+    tiny(tmp_path / "other" / "local", method="local")
+    data = tables.read_runs([tmp_path / "0.1", tmp_path / "0.2", tmp_path / "other"])
+    rows = tables.compare(data)
+    assert [(row["method"], row["seeds"]) for row in rows] == [
+        ("FedAvg (lr=0.1)", "0, 1"), ("FedAvg (lr=0.2)", "0, 1"), ("Local-only", "0"),
+    ]  # fmt: skip
+    written = figures.draw_comparison(data, tmp_path / "figures")
+    svg = next(path for path in written if path.name == "accuracy.svg").read_text()
+    assert all(f"<!-- {row['method']} -->" in svg for row in rows)
+
+
+def test_a_long_difference_is_told_by_the_folder(tmp_path):
+    tiny(tmp_path / "a" / "fedavg")
+    tiny(tmp_path / "b" / "fedavg", training__lr=0.5, training__epochs=2, data__s=50, data__clients=5, run__rounds=3)
+    names = tables.together(tables.read_runs([tmp_path / "a", tmp_path / "b"]))
+    assert list(names) == ["FedAvg (a/fedavg)", "FedAvg (b/fedavg)"]
+
+
+def test_a_stand_in_is_never_a_seed_of_the_published_data(tmp_path):
+    for seed in (0, 1):
+        tiny(tmp_path / f"run{seed}", run__seed=seed)
+    path = tmp_path / "run1" / "environment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"note": "stand-in: 7 images"}))
+    assert len(tables.compare(tables.read_runs([tmp_path]))) == 2
+
+
+def test_every_setting_of_a_comparison_has_its_own_file(tmp_path):
+    for clients in (4, 6):
+        tiny(tmp_path / f"run{clients}", data__clients=clients)
+    written = figures.draw_comparison(tables.read_runs([tmp_path]), tmp_path / "figures")
+    assert len(set(written)) == len(written) == 8
+
+
+def test_a_method_looks_the_same_in_every_figure():
+    every = list(methods())
+    assert len(set(style.looks(every))) == len(every)
+    alone = dict(zip(every, [style.looks([name])[0] for name in every], strict=True))
+    assert style.looks(["ditto", "fedpac", "local"]) == [alone["ditto"], alone["fedpac"], alone["local"]]
+    twice = style.looks(["fedpac", "fedpac", "of.my:Own"])
+    assert twice[0] == alone["fedpac"]
+    assert len(set(twice)) == 3
+    assert len({colour for colour, _ in style.looks(style.FIRST)}) == len(style.FIRST)
 
 
 def test_nothing_to_compare():

@@ -54,12 +54,16 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         with on_interrupt(lambda: "nothing was written"):
             app(arguments)
     except FedpacError as error:
-        err.print(f"[bold red]error:[/] [red]{escape(str(error))}[/]", soft_wrap=True)
+        show_error(error)
         sys.exit(1)
     except BrokenPipeError:  # the reader of a pipe has gone, as in `fedpac methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     sys.exit(0)
+
+
+def show_error(error: FedpacError) -> None:
+    err.print(f"[bold red]error:[/] [red]{escape(str(error))}[/]", soft_wrap=True)
 
 
 @contextmanager

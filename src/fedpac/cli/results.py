@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, Workers, app, on_interrupt, out
+from fedpac.cli.app import DataDir, Workers, app, on_interrupt, out, show_error
 from fedpac.cli.showing import Progress, show_comparison
-from fedpac.errors import RunInUseError
+from fedpac.errors import FedpacError, RunError, RunInUseError
 
 if TYPE_CHECKING:
     from fedpac.federation import RoundReport
     from fedpac.runs.reproduce import Cell
+
+
+RESULTS = Path("results")
 
 
 @app.command(epilog="Examples:  fedpac compare runs/*  |  fedpac compare runs --out comparison --csv")
@@ -58,10 +61,12 @@ def reproduce(
         int | None, typer.Option(help="Bring each run this far only; call again for more.", min=1)
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds: 0, 1, ...", min=1)] = 1,
-    folder: Annotated[Path, typer.Option("--out", help="Where the runs are.")] = Path("results"),
+    folder: Annotated[Path, typer.Option("--out", help="Where the runs are.")] = RESULTS,
     page: Annotated[
         Path | None,
-        typer.Option(help="The page to write. Default: docs/results.md; for a file of your own, beside the runs."),
+        typer.Option(
+            help="The page to write. Default: docs/results.md, or beside runs that are elsewhere or of your own table."
+        ),
     ] = None,
     workers: Workers = None,
     data_dir: DataDir = None,
@@ -70,7 +75,7 @@ def reproduce(
 
     Finished runs are never repeated, an interrupted one goes on where it was, and tables that share a run share it.
     """
-    from fedpac.runs.reproduce import all_cells, fill, find_experiments, shipped
+    from fedpac.runs.reproduce import all_cells, cells, fill, find_experiments, shipped
     from fedpac.runs.results import draw, write_page
 
     if name is None:
@@ -79,11 +84,11 @@ def reproduce(
     experiments = find_experiments(name)
     ours = all(experiment in shipped().values() for experiment in experiments)
     shown = list(shipped().values()) if ours else experiments  # the page of the paper, or of the user's own table
-    page = page or (Path("docs/results.md") if ours else folder / f"{experiments[0].name}.md")
+    if page is None:
+        beside = folder / f"{'results' if ours else experiments[0].name}.md"
+        page = Path("docs/results.md") if ours and folder == RESULTS else beside
     wanted = all_cells(experiments, folder, seeds, only)
-
-    def goal(cell: Cell) -> int:
-        return min(cell.rounds, rounds or cell.rounds)
+    failures: list[Cell] = []
 
     @contextmanager
     def watch(at: int, cell: Cell) -> Iterator[Callable[[RoundReport], None]]:
@@ -95,20 +100,30 @@ def reproduce(
             soft_wrap=True,
         )
         try:
-            with Progress(goal(cell)) as progress:
+            with Progress(cell.goal(rounds)) as progress:
                 yield progress.see
         except RunInUseError:
             out.print("another process has it")
             raise
 
+    def failed(cell: Cell, error: FedpacError) -> None:
+        show_error(error)
+        failures.append(cell)
+
     with on_interrupt(lambda: "the same command goes on from here"):
-        for _ in fill(wanted, minutes=minutes, rounds=rounds, data_dir=data_dir, workers=workers, watch=watch):
+        for _ in fill(
+            wanted, minutes=minutes, rounds=rounds, data_dir=data_dir, workers=workers, watch=watch, failed=failed
+        ):
             write_page(shown, folder, page)
-        drawn = [path for experiment in experiments for path in draw(experiment, folder, page)]
+        runs = {cell.folder for cell in wanted}  # other tables may have them too
+        changed = [e for e in shown if any(cell.folder in runs for cell in cells(e, folder, seeds))]
+        drawn = [path for experiment in changed for path in draw(experiment, folder, page)]
         write_page(shown, folder, page)
-    there = sum(cell.reached(goal(cell)) for cell in wanted)
+    there = sum(cell.reached(cell.goal(rounds)) for cell in wanted)
     out.print(f"{there} of {len(wanted)} runs are there{'; the same command goes on' if there < len(wanted) else ''}.")
     out.print(f"Written: {page}, {folder}/*.csv and {sum(p.suffix == '.png' for p in drawn)} figures", soft_wrap=True)
+    if failures:
+        raise RunError(f"{len(failures)} of {len(wanted)} runs failed; what is wrong with each is said above")
 
 
 def _list_experiments(folder: Path) -> None:

@@ -66,7 +66,7 @@ def run(
 
     The paper's settings fill in whatever is not said; the folder's config.toml states them all.
     """
-    from fedpac.config import make_config, override, read_config
+    from fedpac.config import changed, make_config, override, read_config
 
     values: dict[str, Any] = read_config(config) if config else {}
     if method is not None:
@@ -76,9 +76,7 @@ def run(
     given = locals()
     for flag, key in FLAGS.items():
         if given[flag] is not None:
-            section, _, name = key.partition(".")
-            inner = values.get(section, {})
-            values = {**values, section: {**(inner if isinstance(inner, dict) else {}), name: given[flag]}}
+            values = changed(values, key, given[flag])
     for assignment in sets or []:
         values = override(values, assignment)
     chosen = make_config(values)

@@ -2,7 +2,9 @@
 
 import importlib
 import pkgutil
+import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -30,6 +32,8 @@ def find_method(name: str) -> type[Method]:
         raise ConfigError(f"method.name = {name!r}: expected the name of a method")
     if ":" in name:
         module, _, attribute = name.partition(":")
+        if (here := str(Path.cwd())) not in sys.path:  # an installed command does not look for modules beside the user
+            sys.path.append(here)
         try:
             item = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:

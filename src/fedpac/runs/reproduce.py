@@ -4,6 +4,7 @@ A cell is one method in one setting with one seed. It lives in a run folder name
 a cell share the run, and whatever has been run is never run again.
 """
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedpac.config import Config, make_config, read_config
-from fedpac.errors import ConfigError, RunError, RunInUseError, unknown
+from fedpac.errors import ConfigError, FedpacError, RunError, RunInUseError, unknown
 from fedpac.federation import RoundReport
 from fedpac.methods import find_method, methods
 from fedpac.methods.base import Which
@@ -55,6 +56,7 @@ class Experiment(_Part):
     """One table or figure."""
 
     name: str
+    argument: str  # what `fedpac reproduce` finds it by: the name, or the user's file
     title: str
     source: str = ""  # where in the paper
     place: int = 1000  # on the page of results
@@ -76,7 +78,12 @@ class Experiment(_Part):
                     raise ValueError(f"methods.{key}: a by-product needs `accuracy`, and has no method of its own.")
         if self.shows == "weights" and len(self.methods) > 1:
             raise ValueError(f"a figure of weights is of one method, and here are {', '.join(self.methods)}.")
+        for key in (*self.methods, *self.settings):
+            if not re.fullmatch(r"[\w+-][\w.,+-]*", key):
+                raise ValueError(f"'{key}' names a folder: use letters, digits and . , + - _ only, and no . first.")
         for key, setting in self.settings.items():
+            if "seed" in setting.run:
+                raise ValueError(f"settings.'{key}'.run has a seed; how many there are is said by --seeds.")
             for name in setting.paper:
                 if name not in self.methods:
                     raise ValueError(f"settings.'{key}'.paper: {unknown('row', name, self.methods)}")
@@ -104,7 +111,10 @@ class Experiment(_Part):
 
     def config(self, setting: str, row: str, seed: int) -> Config:
         shared = self.settings[setting].model_dump(include={"model", "data", "training", "run"})
-        return make_config({**shared, "method": self._method(row), "run": {**shared["run"], "seed": seed}})
+        try:
+            return make_config({**shared, "method": self._method(row), "run": {**shared["run"], "seed": seed}})
+        except ConfigError as error:
+            raise ConfigError(f"{self.argument}, setting '{setting}', row '{row}': {error}") from None
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
@@ -115,7 +125,7 @@ def shipped() -> dict[str, Experiment]:
     """The paper's tables and figures, in the order of the page of results."""
     folder = resources.files("fedpac") / "experiments"
     names = [file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")]
-    found = [read_experiment(Path(str(folder / f"{name}.toml"))) for name in names]
+    found = [read_experiment(Path(str(folder / f"{name}.toml")), name) for name in names]
     return {experiment.name: experiment for experiment in sorted(found, key=lambda e: (e.place, e.name))}
 
 
@@ -130,12 +140,12 @@ def find_experiments(name: str) -> list[Experiment]:
     raise ConfigError(unknown("table or figure", name, ["all", *shipped()]) + " A file of your own ends in .toml.")
 
 
-def read_experiment(path: Path) -> Experiment:
+def read_experiment(path: Path, argument: str | None = None) -> Experiment:
     values = read_config(path)
     if "gathers" in values:
-        values = _gathered(values, path.parent)
+        values = _gathered(values, path)
     try:
-        return Experiment.model_validate({**values, "name": path.stem})
+        return Experiment.model_validate({**values, "name": path.stem, "argument": argument or str(path)})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -143,16 +153,19 @@ def read_experiment(path: Path) -> Experiment:
         raise ConfigError(f"{path}: {where}{': ' if where else ''}{what}") from None
 
 
-def _gathered(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """One table of the rows of several others, in the settings named by `only`."""
+def _gathered(values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """One table of the rows of several others beside it, in the settings named by `only`."""
     gathered: dict[str, Any] = {k: v for k, v in values.items() if k not in ("gathers", "only")}
     gathered |= {"methods": {}, "settings": {}}
+    for key in ("gathers", "only"):
+        if not isinstance(values.get(key), list):
+            raise ConfigError(f"{path}: a table that gathers others needs two lists, `gathers` and `only`.")
     for name in values["gathers"]:
-        part = read_config(folder / f"{name}.toml")
+        part = read_config(path.with_name(f"{name}.toml"))
         gathered["methods"] |= part["methods"]
         for key in values["only"]:
             if key not in part["settings"]:
-                raise ConfigError(f"{folder / name}.toml: {unknown('setting', key, part['settings'])}")
+                raise ConfigError(f"{path.with_name(name)}.toml: {unknown('setting', key, part['settings'])}")
             paper = gathered["settings"].get(key, {}).get("paper", {}) | part["settings"][key].get("paper", {})
             gathered["settings"][key] = {**part["settings"][key], "paper": paper}
     return gathered
@@ -181,6 +194,10 @@ class Cell:
     def rounds(self) -> int:
         """How many are wanted."""
         return min(self.experiment.until or self.config.run.rounds, self.config.run.rounds)
+
+    def goal(self, rounds: int | None) -> int:
+        """How many are wanted of a call that brings each run so far only."""
+        return min(self.rounds, rounds or self.rounds)
 
     def done(self) -> int:
         """How many there are."""
@@ -287,12 +304,14 @@ def fill(
     data_dir: Path | None = None,
     workers: int | None = None,
     watch: Callable[[int, Cell], AbstractContextManager[Progress | None]] = lambda at, cell: nullcontext(),
+    failed: Callable[[Cell, FedpacError], None] | None = None,
 ) -> Iterator[Cell]:
     """Run what is missing, one cell after the other; yields each cell that has come as far as it should.
 
     Stops when the minutes are over, in the middle of a cell, which a later call takes up where it was left. With
     `rounds`, every cell is brought that far only. `watch` is told which cell comes next, and gives what is to
-    look at its rounds.
+    look at its rounds. `failed` is told of a cell that cannot be run, and the next one follows; without it, it is an
+    error.
     """
     deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
 
@@ -300,7 +319,7 @@ def fill(
         return time.monotonic() >= deadline
 
     for at, cell in enumerate(wanted):
-        goal = min(cell.rounds, rounds or cell.rounds)
+        goal = cell.goal(rounds)
         if cell.reached(goal):
             continue
         if late():
@@ -316,5 +335,10 @@ def fill(
                 cell.settle(place)
         except RunInUseError:
             continue  # several processes may fill one folder of results: another one has this cell
+        except FedpacError as error:
+            if failed is None:
+                raise
+            failed(cell, error)
+            continue
         if cell.reached(goal):
             yield cell

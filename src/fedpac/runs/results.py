@@ -1,5 +1,6 @@
 """The page of results: what the paper found, what the runs found, and how far they are apart."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,8 +42,8 @@ matters. With several seeds: mean ± standard deviation over seeds. A difference
 not reached its last round yet. Seconds are those of the clients' computing, all clients of a round together, in the
 quickest round of the run: the runs shared their machine with other work, which that round felt least.
 
-Every row is a run folder in `results/` with its config, all clients' accuracies, command, commit and versions; the CSV
-file of a table has all of it at full precision.
+Every row is a run folder in [`{name}`]({path}) with its config, all clients' accuracies, command, commit and versions;
+the CSV file of a table has all of it at full precision.
 """
 
 
@@ -164,7 +165,9 @@ def write_page(experiments: Sequence[Experiment], root: Path, page: Path) -> Non
 
 def page_text(experiments: Sequence[Experiment], root: Path, page: Path) -> str:
     sections = [_section(experiment, root, page) for experiment in experiments]
-    return "\n".join([INTRODUCTION, _contents(experiments, root), *sections])
+    where = os.path.relpath(root, page.parent)
+    introduction = INTRODUCTION.format(name=root.resolve().name, path=Path(where).as_posix())
+    return "\n".join([introduction, _contents(experiments, root), *sections])
 
 
 def exact_text(experiment: Experiment, root: Path) -> str:
@@ -183,7 +186,7 @@ def _contents(experiments: Sequence[Experiment], root: Path) -> str:
         anchor = "".join(c for c in f"{experiment.title} {experiment.name}".lower() if c.isalnum() or c in " -")
         lines.append(
             f"| [{experiment.title}](#{anchor.replace(' ', '-')}) | {experiment.source} | "
-            f"`fedpac reproduce {experiment.name}` | {status} |"
+            f"`fedpac reproduce {experiment.argument}` | {status} |"
         )
     return "\n".join(["| what | in the paper | command | seed 0 |", "|---|---|---|---|", *lines]) + "\n"
 
