@@ -48,7 +48,7 @@ def test_a_scenario_is_a_function_of_config_and_seed(name):
     assert first.classes == 10
     assert first.shape == (1, 28, 28)
     assert first.name == f"digits {name}"
-    assert not first.standin
+    assert not first.note
 
 
 @pytest.mark.parametrize("name", DEALT)
@@ -109,7 +109,7 @@ def test_own_dominant_classes():
 def test_a_class_that_runs_out_is_shared(tmp_path, fashion):
     scenario = build(DataConfig(dataset="fashion-mnist", clients=5, s=0, samples=90), 0, tmp_path)  # 20 a class exist
     assert describe(scenario).sum(1).tolist() == [90] * 5
-    assert scenario.standin
+    assert scenario.note
     used = torch.cat([client.train.index for client in scenario.clients])
     assert len(used) == 450 > len(used.unique())
 

@@ -46,10 +46,6 @@ class Dataset:
     note: str  # why numbers on these files may not be set beside published ones; empty if they may
     source: tuple[Tensor, Tensor] | None = None  # CINIC-10, (train, test): 0 from CIFAR-10, 1 from ImageNet
 
-    @property
-    def standin(self) -> bool:
-        return bool(self.note)
-
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
