@@ -32,12 +32,19 @@ def apportion(shares: Floats, sizes: Ints, stream: np.random.Generator) -> Ints:
     return counts
 
 
-def deal(y: Ints, counts: Ints, stream: np.random.Generator, allowed: Ints | None = None, first: int = 0) -> list[Ints]:
+def deal(
+    y: Ints,
+    counts: Ints,
+    stream: np.random.Generator,
+    what: str = "samples",
+    allowed: Ints | None = None,
+    first: int = 0,
+) -> list[Ints]:
     """The samples of every client: counts[i, k] of class k to client i, each class from its own shuffled deck.
 
     A class that runs out is shuffled anew and dealt again, so clients may then share samples (as in the authors' code);
     one client never gets a sample twice unless it asks for more than the class has.
-    allowed: deal only these samples. first: the number of the first client, for messages.
+    allowed: deal only these samples. what, first: what they are and the number of the first client, for messages.
     """
     keys = []
     pool = np.arange(len(y)) if allowed is None else allowed
@@ -45,7 +52,7 @@ def deal(y: Ints, counts: Ints, stream: np.random.Generator, allowed: Ints | Non
         deck = _decks(pool[y[pool] == k], counts[:, k], stream)
         if not len(deck):
             client = int(np.flatnonzero(counts[:, k])[0])
-            share = f"client {first + client} should get {counts[client, k]} samples of class {k}"
+            share = f"client {first + client} should get {counts[client, k]} {what} of class {k}"
             raise DataError(f"{share}, but the data hold none of it.")
         keys.append(np.repeat(np.arange(len(counts)), counts[:, k]) * len(y) + deck)
     # client by client, and ascending within a client: kinder to a memory-mapped file
