@@ -42,21 +42,22 @@ Shift = Literal["none", "labels", "rotation", "source"]
 
 @dataclass(frozen=True)
 class Preset:
-    """A scenario by name: how samples are dealt, what is shifted, and the paper's number of clients for it."""
+    """A scenario by name: how samples are dealt, what is shifted, and the paper's numbers for it."""
 
     partition: str
     shift: Shift = "none"
     clients: int = 20
     samples: int | None = None
+    participation: float = 1.0  # share of clients in a round
 
 
 PRESETS = {
     "groups": Preset("groups"),
     "imbalanced": Preset("imbalanced"),
     "pathological": Preset("pathological"),
-    "dirichlet": Preset("dirichlet", clients=100),
+    "dirichlet": Preset("dirichlet", clients=100, participation=0.3),
     "iid": Preset("iid"),
-    "scarce": Preset("groups", clients=1000, samples=50),
+    "scarce": Preset("groups", clients=1000, samples=50, participation=0.03),
     "concept-shift": Preset("groups", shift="labels"),
     "feature-skew": Preset("groups", shift="rotation"),
     "cinic-sep": Preset("groups", shift="source"),
