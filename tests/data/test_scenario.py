@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedpac.data import DataConfig, Scenario, build, describe
-from fedpac.data.scenario import PRESETS
+from fedpac.data.scenario import PRESETS, repeated
 from fedpac.errors import ConfigError, DataError
 
 REAL = os.environ.get("FEDPAC_DATA")
@@ -112,6 +112,10 @@ def test_a_class_that_runs_out_is_shared(tmp_path, fashion):
     assert scenario.note
     used = torch.cat([client.train.index for client in scenario.clients])
     assert len(used) == 450 > len(used.unique())
+    within, between = repeated(scenario)
+    assert within == 5  # 30 of a class that has 20
+    assert 0 < between <= 200
+    assert repeated(build(small("dirichlet"), 0)) == (0, 0)
 
 
 def test_emnist_groups_are_digits_upper_and_lower_case(tmp_path, emnist):

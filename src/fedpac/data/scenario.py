@@ -27,7 +27,7 @@ from fedpac.data.shift import relabelling
 from fedpac.errors import ConfigError, unknown
 from fedpac.randomness import numpy_stream
 
-__all__ = ["DataConfig", "Scenario", "build", "describe", "from_arrays", "from_folder", "from_owners"]
+__all__ = ["DataConfig", "Scenario", "build", "describe", "from_arrays", "from_folder", "from_owners", "repeated"]
 
 GROUPS = 5
 GROUPED = ("groups", "imbalanced", "pathological")  # partitions whose clients are alike within a group
@@ -391,3 +391,11 @@ def _shifted(scenario: Scenario, config: DataConfig, seed: int) -> Scenario:
 def describe(scenario: Scenario, part: Literal["train", "test"] = "train") -> Tensor:
     """How many samples of each class (columns) each client (rows) holds."""
     return torch.stack([getattr(client, part).class_counts(scenario.classes) for client in scenario.clients])
+
+
+def repeated(scenario: Scenario) -> tuple[int, int]:
+    """How many clients hold a training sample more than once, and how many samples several clients hold."""
+    distinct = [np.unique(client.train.index.numpy()) for client in scenario.clients]
+    holders = np.bincount(np.concatenate(distinct))
+    clients = sum(len(own) < len(client.train) for own, client in zip(distinct, scenario.clients, strict=True))
+    return clients, int((holders > 1).sum())
