@@ -305,6 +305,39 @@ def test_data(fedpac):
     assert Path("d.svg").exists()
 
 
+def test_data_shows_the_scenario_if_anything_is_said_of_it(fedpac):
+    code, text, _ = fedpac("data", "digits", "--clients", 5)
+    assert (code, text) == (0, "digits groups: 5 clients with 50 to 50 training samples of 10 to 10 classes\n")
+    code, text, _ = fedpac("data", "--set", "data.scenario=iid")
+    assert code == 0
+    assert text.startswith("digits iid: 20 clients")
+
+
+def test_data_says_when_samples_repeat(fedpac):
+    assert "more than once" not in fedpac("data", "digits", "--clients", 5)[1]
+    _, text, _ = fedpac("data", "digits", "--clients", 2, "--set", "data.samples=1500")
+    assert "2 clients hold a training sample more than once; " in text
+    _, text, _ = fedpac("data", "digits", "--clients", 2, "--scenario", "iid", "--set", "data.samples=1000")
+    assert text.splitlines()[1] == "703 training samples are held by several clients"  # 2 x 1000 of 1297
+
+
+def test_a_figure_of_stand_in_data_says_so(fedpac, tmp_path):
+    fashion(tmp_path / "data" / "fashion-mnist")
+    assert fedpac("data", "fashion-mnist", "--set", "data.samples=5", "--figure", "f.png")[0] == 0
+    assert "fashion-mnist groups (stand-in data)" in Path("f.svg").read_text()
+
+
+def test_own_data_dealt_out(fedpac):
+    rng = np.random.default_rng(0)
+    np.savez("mine.npz", x=rng.normal(size=(300, 4)), y=rng.integers(0, 3, 300))
+    mine = ["--scenario", "dirichlet", "--clients", 5, "--set", "data.path=mine.npz"]
+    assert fedpac("data", *mine)[1].startswith("own dirichlet: 5 clients")
+    code, text, _ = fedpac("run", *mine, "--set", "model=logistic", "--rounds", 1, "--engine", "serial", "--out", "r")
+    assert code == 0
+    assert "own dirichlet" in text
+    assert "participation = 0.3" in Path("r/config.toml").read_text()
+
+
 def test_predict_and_export(fedpac):
     assert fedpac("run", *SMALL, "--out", "r")[0] == 0
     x = np.random.default_rng(0).integers(0, 255, (5, 28, 28), dtype=np.uint8)

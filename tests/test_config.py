@@ -54,6 +54,23 @@ def test_what_the_user_says_goes_before_the_paper():
     assert make_config({"data": {"dataset": "cifar10"}, "training": {"lr": 0.5}}).training.lr == 0.5
 
 
+def test_what_the_scenario_says_about_participation():
+    def share(scenario, **run):
+        return make_config({"data": {"scenario": scenario}, "run": run}).run.participation
+
+    assert (share("groups"), share("dirichlet"), share("scarce")) == (1.0, 0.3, 0.03)
+    assert share("scarce", participation=1.0) == 1.0  # said, though it is what others take
+    config = make_config({"data": {"scenario": "scarce"}})
+    assert "participation = 0.03" in config.to_toml()
+    assert make_config(tomllib.loads(config.to_toml())) == config
+
+
+def test_own_data_are_trained_alike_whether_they_are_named_or_implied():
+    implied = make_config({"data": {"path": "x"}})
+    assert implied == make_config({"data": {"path": "x", "dataset": "own"}})
+    assert implied.training.batch == 50
+
+
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [

@@ -2,16 +2,19 @@
 
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedpac.data.scenario import DataConfig
+from fedpac.data.scenario import PRESETS, DataConfig
 from fedpac.errors import ConfigError, unknown
 from fedpac.methods import Method, make_method
 from fedpac.task import Recipe
+
+Section = TypeVar("Section", bound=BaseModel)
 
 # The paper's settings where they depend on the data set (appendix B); Recipe holds the others.
 PAPER_RECIPES: dict[str, dict[str, Any]] = {
@@ -30,7 +33,8 @@ class RunConfig(BaseModel):
     rounds: Annotated[int, Field(ge=1, le=1_000_000, description="communication rounds")] = 200
     seed: Annotated[int, Field(ge=0, lt=2**63, description="names every random stream of the run")] = 0
     participation: Annotated[
-        float, Field(gt=0, le=1, description="share of clients in a round; all take part in the last")
+        float,
+        Field(gt=0, le=1, description="share of clients in a round, all in the last; 1, dirichlet 0.3, scarce 0.03"),
     ] = 1.0
     evaluate_every: Annotated[int, Field(ge=1, description="rounds between evaluations; the last round always")] = 5
     checkpoint_every: Annotated[int, Field(ge=1, description="rounds between checkpoints")] = 10
@@ -64,15 +68,10 @@ class Config(BaseModel):
 
 
 def make_config(values: dict[str, Any]) -> Config:
-    """Validate nested values, filling what is not said with the paper's settings for the data set."""
+    """Validate nested values, filling what is not said with the paper's settings for the data set and the scenario."""
     values = {**values}
     if isinstance(values.get("method"), str):
         values["method"] = {"name": values["method"]}
-    data = values.get("data", {})
-    training = values.get("training", {})
-    if isinstance(data, dict) and isinstance(training, dict):
-        name = data.get("dataset", DataConfig.model_fields["dataset"].default)
-        values["training"] = {**PAPER_RECIPES.get(str(name), {}), **training}
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
@@ -80,7 +79,14 @@ def make_config(values: dict[str, Any]) -> Config:
     method = config.make_method()  # its settings are checked now, and their defaults written out
     settings = method.model_dump(exclude_none=True, mode="json")
     used = {"name": config.method.get("name", "fedpac"), **settings}
-    return config.model_copy(update={"method": used, "data": config.data.resolved()})
+    training = _filled(config.training, PAPER_RECIPES.get(config.data.dataset, {}))
+    run = _filled(config.run, {"participation": PRESETS[config.data.scenario].participation})
+    return config.model_copy(update={"method": used, "data": config.data.resolved(), "training": training, "run": run})
+
+
+def _filled(section: Section, usual: Mapping[str, Any]) -> Section:
+    """The section with the usual values for keys that were not given."""
+    return section.model_copy(update={k: v for k, v in usual.items() if k not in section.model_fields_set})
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def test_fashion_mnist_is_read_bit_by_bit(tmp_path, fashion):
         warnings.simplefilter("error")  # torch warns about read-only memory; ours is copy-on-write
         data = load("fashion-mnist", tmp_path)
     holds(data, fashion)
-    assert data.standin
+    assert data.note
     assert "200 + 100" in data.note
     assert "60000 + 10000" in data.note
 
@@ -114,7 +114,7 @@ def test_digits_need_no_files(tmp_path):
     data = load("digits", tmp_path)
     assert data.train.x.shape == (1297, 1, 28, 28)
     assert data.test.x.shape == (500, 1, 28, 28)
-    assert not data.standin
+    assert not data.note
     x = data.train.x.double() / 255
     assert abs(x.mean().item() - data.train.mean[0]) < 1e-3
     assert abs(x.std().item() - data.train.std[0]) < 1e-3
@@ -314,7 +314,7 @@ def real():
 )
 def test_pixels_of_the_real_set_have_the_published_moments(real, name, mean, std):
     data = real(name)
-    assert not data.standin
+    assert not data.note
     assert len(data.train.y.unique()) == len(data.test.y.unique()) == data.classes
     pixels = data.train.x[::2].float() / 255
     torch.testing.assert_close(pixels.mean((0, 2, 3)), torch.tensor(mean), atol=2e-3, rtol=0)

@@ -6,6 +6,7 @@ import torch
 from formats import png
 
 from fedpac.data import describe, from_arrays, from_folder, from_owners
+from fedpac.data.own import pooled
 from fedpac.errors import DataError
 
 
@@ -210,3 +211,68 @@ def test_bad_owners(tmp_path, content, words):
     np.savez(tmp_path / "a.npz", **content)
     with pytest.raises(DataError, match=words):
         from_owners(tmp_path / "a.npz")
+
+
+# ---------------------------------------------------------------- one pool
+
+
+def numbers(pool) -> list[float]:
+    return pool.x[:, 0].tolist()
+
+
+def test_a_pool_from_one_file(tmp_path):
+    x, y = np.arange(60.0).reshape(12, 5), np.arange(12) % 3
+    path = tmp_path / "a.npz"
+    np.savez(path, x_train=x[:9], y_train=y[:9], x_test=x[9:], y_test=y[9:])
+    data = pooled(path, 0, 0.5)
+    assert (numbers(data.train), numbers(data.test)) == (x[:9, 0].tolist(), x[9:, 0].tolist())
+    assert data.test.y.tolist() == y[9:].tolist()
+    assert (data.classes, data.note) == (3, "")
+    np.savez(path, x=x, y=y, split=np.arange(12) % 2)
+    assert numbers(pooled(path, 0, 0.2).test) == x[1::2, 0].tolist()
+
+
+def test_a_pool_that_is_not_split_keeps_a_share_of_each_class(tmp_path):
+    x, y = np.arange(41.0)[:, None], np.append(np.repeat([0, 3], [30, 10]), 1)
+    np.savez(tmp_path / "a.npz", x=x, y=y, writer=np.arange(41))
+    data = pooled(tmp_path / "a.npz", 0, 0.2)
+    assert data.train.y.bincount().tolist() == [24, 1, 0, 8]  # class 1 has a single sample, to train on
+    assert data.test.y.bincount().tolist() == [6, 0, 0, 2]
+    assert sorted(numbers(data.train) + numbers(data.test)) == x[:, 0].tolist()
+    assert data.classes == 4
+    assert numbers(data.test) == numbers(pooled(tmp_path / "a.npz", 0, 0.2).test)
+    assert numbers(data.test) != numbers(pooled(tmp_path / "a.npz", 1, 0.2).test)
+
+
+def test_a_pool_from_the_folders_of_many(tmp_path):
+    a = client(n=7, m=2, seed=1)
+    np.savez(tmp_path / "a.npz", x_train=a[0], y_train=a[1], x_test=a[2], y_test=a[3])
+    for name, k in (("b", 0), ("c", 1), ("d", 1), ("e", 0)):  # one sample each: too little to split, enough together
+        np.savez(tmp_path / f"{name}.npz", x=np.full((1, 5), -1.0), y=np.array([k]))
+    data = pooled(tmp_path, 0, 0.5)
+    assert (len(data.train.y), len(data.test.y)) == (7 + 2, 2 + 2)
+    assert sorted(numbers(data.test)) == sorted([*a[2][:, 0].tolist(), -1, -1])
+
+
+def test_a_pool_of_images(tmp_path, rng):
+    for owner in ("ann", "bob"):
+        for kind in ("cat", "dog"):
+            for i in range(4):
+                file = tmp_path / owner / kind / f"{i}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(png(rng.integers(256, size=(6, 5, 3), dtype=np.uint8)))
+    data = pooled(tmp_path, 0, 0.25)
+    assert data.train.x.shape == (12, 3, 6, 5)
+    assert data.train.mean == data.test.std == (0.5, 0.5, 0.5)
+    assert data.test.y.bincount().tolist() == [2, 2]
+
+
+def test_a_pool_that_cannot_be(tmp_path):
+    with pytest.raises(DataError, match="is not a folder"):
+        pooled(tmp_path / "nowhere", 0, 0.2)
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 5)), y=np.arange(2))
+    with pytest.raises(DataError, match="nothing is left to test on"):
+        pooled(tmp_path / "a.npz", 0, 0.2)
+    np.savez(tmp_path / "b.npz", x=np.zeros((2, 4)), y=np.arange(2))
+    with pytest.raises(DataError, match=r"b: samples are torch.float32 of shape \(4,\)"):
+        pooled(tmp_path, 0, 0.2)

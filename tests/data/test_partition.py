@@ -1,6 +1,8 @@
+from math import comb
+
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from fedpac.data.partition import (
@@ -114,6 +116,27 @@ def test_pathological_class_sets(seed, clustered, clients):
     if clustered:
         assert len(np.unique(shares, axis=0)) == 5  # one set per group, all different
         assert (shares.sum(axis=0) > 0).all()
+
+
+@calm
+@given(seed=seeds, classes=st.just(7), per_group=st.lists(st.integers(1, 7), min_size=1, max_size=25))
+@example(seed=0, classes=10, per_group=[5, 5, 5])
+@example(seed=0, classes=4, per_group=[2] * 6)  # more than the ring has: {0, 2} and {1, 3} are no neighbours
+@example(seed=0, classes=4, per_group=[2] * 7)  # more than there are
+def test_clustered_class_sets_differ_if_they_can(seed, classes, per_group):
+    shares = pathological_shares(len(per_group), classes, per_group, True, stream(seed))
+    held = [frozenset(np.flatnonzero(row)) for row in shares]
+    assert [len(own) for own in held] == per_group
+    for size in set(per_group):  # as many different sets as were asked for, or as there are
+        assert len({own for own in held if len(own) == size}) == min(per_group.count(size), comb(classes, size))
+    assert len(set().union(*held)) == classes or sum(per_group) < classes
+
+
+def test_clustered_class_sets_are_cut_one_after_the_other():
+    ring = stream().permutation(10)
+    shares = pathological_shares(3, 10, (5, 5, 5), True, stream())
+    want = [ring[:5], ring[5:], ring[1:6]]  # the third would be the first again: it is moved on by one
+    assert [np.flatnonzero(row).tolist() for row in shares] == [sorted(cut) for cut in want]
 
 
 @calm

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedpac.data import DataConfig, Scenario, build, describe
-from fedpac.data.scenario import PRESETS
+from fedpac.data.scenario import PRESETS, repeated
 from fedpac.errors import ConfigError, DataError
 
 REAL = os.environ.get("FEDPAC_DATA")
@@ -48,7 +48,7 @@ def test_a_scenario_is_a_function_of_config_and_seed(name):
     assert first.classes == 10
     assert first.shape == (1, 28, 28)
     assert first.name == f"digits {name}"
-    assert not first.standin
+    assert not first.note
 
 
 @pytest.mark.parametrize("name", DEALT)
@@ -109,9 +109,13 @@ def test_own_dominant_classes():
 def test_a_class_that_runs_out_is_shared(tmp_path, fashion):
     scenario = build(DataConfig(dataset="fashion-mnist", clients=5, s=0, samples=90), 0, tmp_path)  # 20 a class exist
     assert describe(scenario).sum(1).tolist() == [90] * 5
-    assert scenario.standin
+    assert scenario.note
     used = torch.cat([client.train.index for client in scenario.clients])
     assert len(used) == 450 > len(used.unique())
+    within, between = repeated(scenario)
+    assert within == 5  # 30 of a class that has 20
+    assert 0 < between <= 200
+    assert repeated(build(small("dirichlet"), 0)) == (0, 0)
 
 
 def test_emnist_groups_are_digits_upper_and_lower_case(tmp_path, emnist):
@@ -202,7 +206,7 @@ def test_cinic_sep_gives_each_half_its_source(tmp_path, cinic):
 def test_a_source_without_a_class_names_the_client(tmp_path, cinic):
     for file in (cinic / "train" / "airplane").glob("n0*"):
         file.unlink()
-    with pytest.raises(DataError, match="client 4 should get 3 samples of class 0"):
+    with pytest.raises(DataError, match="client 4 should get 3 training samples of class 0"):
         build(DataConfig(dataset="cinic10", scenario="cinic-sep", clients=8, s=0, samples=9), 0, tmp_path)
 
 
@@ -290,6 +294,91 @@ def test_pictures_are_needed_to_turn(tmp_path):
         build(DataConfig(scenario="natural", path=tmp_path, shift="rotation"), 0)
 
 
+# ---------------------------------------------------------------- own data, dealt out
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """300 training and 100 test images of 6 classes; a test image is bright, a training image is dark."""
+    rng = np.random.default_rng(0)
+    held = {}
+    for part, n, low in (("train", 300, 0), ("test", 100, 128)):
+        held[f"x_{part}"] = rng.integers(low, low + 128, size=(n, 4, 5), dtype=np.uint8)
+        held[f"y_{part}"] = np.arange(n) % 6
+    np.savez(tmp_path / "mine.npz", **held)
+    return tmp_path / "mine.npz"
+
+
+@pytest.mark.parametrize("name", DEALT)
+def test_every_scenario_deals_own_data_out(name, mine):
+    keys = {"classes_per_group": [2, 3]} if name == "pathological" else {}
+    config = small(name, path=mine, **keys)
+    assert config.dataset == "own"
+    assert config.resolved().clients == 10
+    scenario = build(config, 1)
+    assert same(scenario, build(config, 1))
+    assert not same(scenario, build(config, 2))
+    assert same(scenario, build(config.resolved(), 1))
+    assert (scenario.name, scenario.classes, scenario.shape) == (f"own {name}", 6, (1, 4, 5))
+    assert len(scenario.clients) == 10
+    one = scenario.clients[0]
+    assert one.train.pool.x.max() < 128 <= one.test.pool.x.min()
+    assert not one.augment
+    sizes, test_sizes = describe(scenario).sum(1), describe(scenario, "test").sum(1)
+    assert (test_sizes == 10).all()  # an even share
+    if name == "dirichlet":
+        assert sizes.sum() == 300  # all of it
+    elif name == "imbalanced":
+        assert set(sizes.tolist()) <= {15, 30, 60}
+    else:
+        assert (sizes == (50 if name == "scarce" else 30)).all()
+    groups = [None] if name in ("iid", "dirichlet") else range(2 if name == "pathological" else 5)
+    assert {c.group for c in scenario.clients} == set(groups)
+
+
+def test_own_data_take_what_the_config_says(mine):
+    keys = {"path": mine, "clients": 4, "samples": 12, "test_samples": 6, "s": 0, "dominant": [[5], [0, 1]]}
+    scenario = build(DataConfig(**keys), 0)
+    assert describe(scenario).tolist() == 2 * [[0, 0, 0, 0, 0, 12], [6, 6, 0, 0, 0, 0]]
+    assert describe(scenario, "test").tolist() == 2 * [[0, 0, 0, 0, 0, 6], [3, 3, 0, 0, 0, 0]]
+    assert len(build(DataConfig(path=mine), 0).clients) == 20  # the scenario's own number
+    assert describe(build(DataConfig(path=mine, clients=400), 0)).sum(1).tolist() == [1] * 400  # never nothing
+
+
+def test_few_classes_make_few_groups(tmp_path):
+    np.savez(tmp_path / "two.npz", x=np.zeros((40, 3)), y=np.arange(40) % 2)
+    scenario = build(DataConfig(path=tmp_path / "two.npz", scenario="concept-shift", clients=4), 0)
+    assert [c.group for c in scenario.clients] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"dominant": [[0, 6]]}, "dominant has [0, 6]; each set is one or more different classes of 0 to 5"),
+        ({"scenario": "pathological"}, "classes_per_group has 8; allowed are 1 to 6, the classes of 'own'"),
+        ({"scenario": "feature-skew", "angles": [1.0, 2.0]}, "angles has 2 values, but there are 5 groups"),
+    ],
+)
+def test_what_does_not_fit_own_data_is_told_when_they_are_read(mine, keys, words):
+    config = DataConfig(path=mine, **keys).resolved()
+    with pytest.raises(ConfigError) as caught:
+        build(config, 0)
+    assert words in str(caught.value)
+
+
+def test_own_data_that_are_no_pictures(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((40, 3)), y=np.arange(40) % 2)
+    assert build(DataConfig(path=tmp_path / "a.npz", clients=2), 0).shape == (3,)
+    with pytest.raises(ConfigError, match="need images"):
+        build(DataConfig(path=tmp_path / "a.npz", scenario="feature-skew", clients=2), 0)
+
+
+def test_own_classes_without_test_samples(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((41, 3)), y=np.append(np.arange(40) % 2, 2))  # one sample of class 2
+    with pytest.raises(DataError, match="test samples of class 2, but the data hold none"):
+        build(DataConfig(path=tmp_path / "a.npz", clients=2, samples=30, test_samples=30), 0)
+
+
 # ---------------------------------------------------------------- wrong configs
 
 
@@ -322,8 +411,14 @@ def test_pictures_are_needed_to_turn(tmp_path):
         ({"scenario": "feature-skew", "angles": [1.0, 2.0]}, ("angles has 2", "5 groups")),
         ({"scenario": "cinic-sep"}, ("cinic10", "digits")),
         ({"scenario": "natural"}, ("path",)),
-        ({"dataset": "own"}, ("natural",)),
-        ({"scenario": "natural", "path": "x", "dataset": "cifar10"}, ("go together",)),
+        ({"dataset": "own"}, ("your own data", "need `path`")),
+        ({"scenario": "natural", "dataset": "cifar10"}, ("own data", "leave 'cifar10' out")),
+        ({"scenario": "iid", "path": "x", "dataset": "cifar10"}, ("path is for your own data", "'cifar10'")),
+        ({"test_share": 0.3}, ("test_share", "'digits' is split already")),
+        ({"path": "x", "scenario": "cinic-sep"}, ("'cinic10'", "not 'own'")),
+        ({"path": "x", "scenario": "natural", "clients": 3}, ("clients means nothing",)),
+        ({"path": "x", "dominant": [[0], [1]], "groups": 3}, ("groups is 3", "2 groups")),
+        ({"path": "x", "clients": 1_000_000, "samples": 10_000_000}, ("at most",)),
         ({"clients": 1_000_000, "samples": 10_000_000}, ("10,000,000,000,000", "at most")),
     ],
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",

@@ -217,9 +217,18 @@ def test_the_run_knows_what_its_clients_hold(runs):
     assert data.class_counts.tolist() == describe(build(config.data, 1)).tolist()
 
 
-def test_too_many_bubbles(tmp_path):
-    with pytest.raises(RunError, match="cannot be read"):
-        figures.bubble_plot(np.ones((101, 3), int), "many", tmp_path / "b.png")
+@pytest.mark.parametrize("clients", [100, 101, 296, 1000])  # of 296, every fifth would be one group
+def test_of_many_clients_a_sample_is_drawn(tmp_path, clients):
+    counts = np.ones((clients, 3), int)
+    groups = [i % 5 for i in range(clients)]
+    figures.bubble_plot(counts, "many", tmp_path / "b.png", groups)
+    label = f"60 of {clients:,} clients, coloured by group"
+    assert (label in (tmp_path / "b.svg").read_text()) == (clients > 100)
+    drawn = figures._drawn(clients, groups)
+    assert drawn == sorted(set(drawn))
+    assert len(drawn) == (100 if clients == 100 else 60)
+    assert np.ptp(np.bincount([groups[i] for i in drawn], minlength=5)) <= 2
+    assert len(figures._drawn(clients, ())) == len(figures._drawn(clients, [None] * clients)) == len(drawn)
 
 
 NUMBERS = 117_066  # weights of the paper's network for 28 x 28 images

@@ -101,7 +101,7 @@ def data(
     name: Annotated[str | None, typer.Argument(help="One data set.", show_default=False)] = None,
     data_dir: DataDir = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch the named data set if it is not there.")] = False,
-    scenario: Annotated[str | None, typer.Option(help="Show how this scenario deals it out.")] = None,
+    scenario: Annotated[str | None, typer.Option(help="Show how this scenario deals it out (groups).")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients of the scenario.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the scenario.", min=0)] = 0,
     sets: Sets = None,
@@ -111,7 +111,7 @@ def data(
     from fedpac.runs.catalogue import COLUMNS, TEXT, catalogue
     from fedpac.runs.tables import rich_table
 
-    if scenario is not None or figure is not None:
+    if scenario is not None or clients is not None or sets or figure is not None:
         _show_scenario(name, data_dir, scenario, clients, seed, sets or [], figure)
         return
     if download and name is None:
@@ -140,7 +140,7 @@ def _show_scenario(
     figure: Path | None,
 ) -> None:
     from fedpac.config import make_config, override
-    from fedpac.data.scenario import build, describe
+    from fedpac.data.scenario import build, describe, repeated
 
     given = {"dataset": name, "scenario": scenario, "clients": clients}
     values: dict[str, Any] = {"data": {k: v for k, v in given.items() if v is not None}, "run": {"seed": seed}}
@@ -155,10 +155,16 @@ def _show_scenario(
         f"{escape(built.name)}: {len(built.clients)} clients with {sizes.min()} to {sizes.max()} training samples of "
         f"{held.min()} to {held.max()} classes"
     )
+    within, between = repeated(built)
+    repeats = [f"{within:,} clients hold a training sample more than once"] if within else []
+    repeats += [f"{between:,} training samples are held by several clients"] if between else []
+    if repeats:
+        out.print("; ".join(repeats))
     if built.note:
         out.print(f"[yellow]{escape(built.note)}[/]")
     if figure is not None:
         from fedpac.runs.figures import bubble_plot
 
-        written = bubble_plot(counts, built.name, figure, [client.group for client in built.clients])
+        title = built.name + (" (stand-in data)" if built.note else "")
+        written = bubble_plot(counts, title, figure, [client.group for client in built.clients])
         out.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)

@@ -87,7 +87,3 @@ class Scenario:
     shape: tuple[int, ...]  # of one sample
     name: str
     note: str = ""  # "stand-in: ..." where numbers may not be set beside published ones
-
-    @property
-    def standin(self) -> bool:
-        return bool(self.note)

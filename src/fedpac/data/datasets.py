@@ -46,27 +46,29 @@ class Dataset:
     note: str  # why numbers on these files may not be set beside published ones; empty if they may
     source: tuple[Tensor, Tensor] | None = None  # CINIC-10, (train, test): 0 from CIFAR-10, 1 from ImageNet
 
-    @property
-    def standin(self) -> bool:
-        return bool(self.note)
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Usual:
+    """What a scenario takes from its data set where the config does not say."""
+
+    classes: int
+    samples: int = 600  # per client
+    test_samples: int = 300
+    augment: bool = False
+    dominant: tuple[tuple[int, ...], ...] | None = None  # where the classes have groups of their own
 
 
-@dataclass(frozen=True, eq=False)
-class Recipe:
-    """How to get and read one data set, and what the paper does with it."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Recipe(Usual):
+    """How to get and read one published data set; what is usual with it is what the paper does."""
 
     wanted: tuple[str, ...]  # files or folders that hold the data
     downloads: tuple[Download, ...]  # either the wanted files themselves or an archive of them
     decode: Callable[[Files], Arrays]
     images: tuple[int, int]  # as published: train, test
     shape: tuple[int, int, int]
-    classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    samples: int = 600  # per client
-    test_samples: int = 300
-    augment: bool = False
-    dominant: tuple[tuple[int, ...], ...] | None = None  # where the classes have groups of their own
 
 
 def data_root(data_dir: Path | str | None = None) -> Path:

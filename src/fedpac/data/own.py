@@ -1,4 +1,4 @@
-"""The user's own data: arrays in memory, a folder per client, or one file with an owner for every sample."""
+"""The user's own data: arrays in memory, a folder per client, one file with an owner for every sample, or one pool."""
 
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpac.data.clients import ClientData, Part, Pool, Scenario
+from fedpac.data.datasets import Dataset
 from fedpac.errors import DataError
 from fedpac.randomness import numpy_stream
 
 ArrayLike: TypeAlias = "NDArray[Any] | Tensor"
+OWN = "own"  # the name of a data set that is the user's
 IMAGES = (".png", ".jpg", ".jpeg")
 LAYOUT = (
     "Expected one .npz file per client (x_train, y_train, x_test, y_test; or x, y and perhaps split), "
@@ -24,12 +26,18 @@ LAYOUT = (
 
 
 @dataclass(frozen=True)
-class Share:
-    """One owner's samples; the first `train` of them are for training, the rest for testing."""
+class Holding:
+    """One owner's samples, as they were read."""
 
     name: str
     x: Tensor
     y: Tensor
+
+
+@dataclass(frozen=True)
+class Share(Holding):
+    """The same, split: the first `train` samples are for training, the rest for testing."""
+
     train: int
 
 
@@ -74,19 +82,12 @@ def from_folder(path: Path | str, seed: int = 0, test_share: float = 0.2, min_sa
     order of their names. Clients with fewer than `min_samples` samples are left out.
     """
     path = Path(path).expanduser()
-    if not path.is_dir():
-        raise DataError(f"{path} is not a folder. {LAYOUT}")
-    visible = sorted(p for p in path.iterdir() if not p.name.startswith("."))
-    files, folders = [p for p in visible if p.suffix == ".npz"], [p for p in visible if p.is_dir()]
-    if bool(files) == bool(folders):
-        raise DataError(f"{path} has {len(files)} .npz files and {len(folders)} sub-folders. {LAYOUT}")
-    read = [_from_npz(file) for file in files] if files else _from_images(folders)
     shares = []
-    for i, entry in enumerate(read):
-        if isinstance(entry, Share):
-            shares.append(entry)
-        elif len(entry[2]) >= max(2, min_samples):
-            shares.append(_split(*entry, seed, i, test_share))
+    for i, held in enumerate(_read_folder(path)):
+        if isinstance(held, Share):
+            shares.append(held)
+        elif len(held.y) >= max(2, min_samples):
+            shares.append(_split(held, seed, i, test_share))
     return _assemble(_enough(shares, min_samples, path), None, f"own {path.name}")
 
 
@@ -113,8 +114,29 @@ def from_owners(path: Path | str, seed: int = 0, test_share: float = 0.2, min_sa
         if len(index) >= max(2, min_samples):
             name = str(titles[who]) if titles is not None and owner.dtype.kind in "iu" else str(who)
             own = torch.from_numpy(index)
-            shares.append(_split(name, x[own], y[own], seed, i, test_share))
+            shares.append(_split(Holding(name, x[own], y[own]), seed, i, test_share))
     return _assemble(_enough(shares, min_samples, path), None, f"own {path.stem}")
+
+
+def pooled(path: Path, seed: int, test_share: float) -> Dataset:
+    """All samples of a file or folder, whoever's they are: one pool to train and one to test on, to be dealt out anew.
+
+    The file is as one client's in `from_folder`, a folder as there. Of samples that are not split, a random
+    `test_share` of each class is kept for testing.
+    """
+    path = path.expanduser()
+    read = [_from_npz(path)] if path.suffix == ".npz" else _read_folder(path)
+    _check_alike(read)
+    shares = [held for held in read if isinstance(held, Share)]
+    if whole := [held for held in read if not isinstance(held, Share)]:
+        x, y = torch.cat([held.x for held in whole]), torch.cat([held.y for held in whole])
+        by_class = {k: Holding(f"class {k}", x[y == k], y[y == k]) for k in np.unique(y.numpy()).tolist()}
+        shares += [_split(held, seed, k, test_share) for k, held in by_class.items()]
+    train = _pool([(share.x[: share.train], share.y[: share.train]) for share in shares])
+    test = _pool([(share.x[share.train :], share.y[share.train :]) for share in shares])
+    if not len(test.y):
+        raise DataError(f"{path}: nothing is left to test on; at least one class must have two samples or more.")
+    return Dataset(OWN, train, test, 1 + int(max(train.y.max(), test.y.max())), note="")
 
 
 # ---------------------------------------------------------------- reading
@@ -129,7 +151,18 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path} is not a readable .npz file of plain arrays ({error}).") from error
 
 
-def _from_npz(path: Path) -> "Share | tuple[str, Tensor, Tensor]":
+def _read_folder(path: Path) -> Sequence[Holding]:
+    """Every client's samples; those that came split are a Share."""
+    if not path.is_dir():
+        raise DataError(f"{path} is not a folder. {LAYOUT}")
+    visible = sorted(p for p in path.iterdir() if not p.name.startswith("."))
+    files, folders = [p for p in visible if p.suffix == ".npz"], [p for p in visible if p.is_dir()]
+    if bool(files) == bool(folders):
+        raise DataError(f"{path} has {len(files)} .npz files and {len(folders)} sub-folders. {LAYOUT}")
+    return [_from_npz(file) for file in files] if files else _from_images(folders)
+
+
+def _from_npz(path: Path) -> Holding:
     arrays, name = read_npz(path), path.stem
     if {"x_train", "y_train", "x_test", "y_test"} <= set(arrays):
         train = _pair(arrays["x_train"], arrays["y_train"], f"{path}, train")
@@ -138,7 +171,7 @@ def _from_npz(path: Path) -> "Share | tuple[str, Tensor, Tensor]":
         raise DataError(f"{path} has the arrays {', '.join(sorted(arrays))}. {LAYOUT}")
     x, y = _pair(arrays["x"], arrays["y"], str(path))
     if "split" not in arrays:
-        return name, x, y
+        return Holding(name, x, y)
     split = arrays["split"]
     test = split == "test" if split.dtype.kind == "U" else split == 1
     train_ = split == "train" if split.dtype.kind == "U" else split == 0
@@ -148,17 +181,17 @@ def _from_npz(path: Path) -> "Share | tuple[str, Tensor, Tensor]":
     return _joined(name, (x[~chosen], y[~chosen]), (x[chosen], y[chosen]))
 
 
-def _from_images(folders: list[Path]) -> "list[Share | tuple[str, Tensor, Tensor]]":
+def _from_images(folders: list[Path]) -> list[Holding]:
     split = {folder: {"train", "test"} == {p.name for p in _folders(folder)} for folder in folders}
     parts = {folder: [folder / "train", folder / "test"] if split[folder] else [folder] for folder in folders}
     kinds = sorted({kind.name for some in parts.values() for part in some for kind in _folders(part)})
     number = {kind: k for k, kind in enumerate(kinds)}
     read = {part: _images(part, number) for some in parts.values() for part in some}
     channels = max(x.shape[1] for x, _ in read.values())  # grey images among coloured ones become coloured
-    result: list[Share | tuple[str, Tensor, Tensor]] = []
+    result: list[Holding] = []
     for folder, some in parts.items():
         pairs = [(x.expand(-1, channels, -1, -1), y) for x, y in (read[part] for part in some)]
-        result.append(_joined(folder.name, *pairs) if len(pairs) == 2 else (folder.name, *pairs[0]))
+        result.append(_joined(folder.name, *pairs) if len(pairs) == 2 else Holding(folder.name, *pairs[0]))
     return result
 
 
@@ -228,11 +261,12 @@ def _joined(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
     return Share(name, torch.cat([train[0], test[0]]), torch.cat([train[1], test[1]]), len(train[1]))
 
 
-def _split(name: str, x: Tensor, y: Tensor, seed: int, owner: int, test_share: float) -> Share:
-    """At least two samples, one of them to test."""
-    order = torch.from_numpy(numpy_stream(seed, "own test split", client=owner).permutation(len(y)))
-    test = min(max(1, round(test_share * len(y))), len(y) - 1)
-    return Share(name, x[order], y[order], len(y) - test)
+def _split(held: Holding, seed: int, owner: int, test_share: float) -> Share:
+    """Of two samples or more, at least one to train and one to test on; a single one is to train on."""
+    total = len(held.y)
+    order = torch.from_numpy(numpy_stream(seed, "own test split", client=owner).permutation(total))
+    test = min(max(1, round(test_share * total)), total - 1)
+    return Share(held.name, held.x[order], held.y[order], total - test)
 
 
 def _enough(shares: list[Share], min_samples: int, path: Path) -> list[Share]:
@@ -240,6 +274,11 @@ def _enough(shares: list[Share], min_samples: int, path: Path) -> list[Share]:
     if not kept:
         raise DataError(f"{path}: no client has {min_samples} samples or more.")
     return kept
+
+
+def _check_alike(holdings: Sequence[Holding]) -> None:
+    for held in holdings:
+        _same_form(holdings[0].x, held.x, held.name)
 
 
 def _same_form(a: Tensor, b: Tensor, who: str) -> None:
@@ -254,17 +293,21 @@ def _assemble(shares: list[Share], classes: int | None, name: str) -> Scenario:
     """All samples in one pool; a client's parts are two ranges of it."""
     if not shares:
         raise DataError("there are no clients.")
+    _check_alike(shares)
     for share in shares:
-        _same_form(shares[0].x, share.x, share.name)
         if classes is not None and share.y.max() >= classes:
             raise DataError(f"{share.name}: y has the label {int(share.y.max())}, allowed are 0 to {classes - 1}.")
-    x, y = torch.cat([share.x for share in shares]), torch.cat([share.y for share in shares])
-    half = (0.5,) * x.shape[1] if x.dtype == torch.uint8 else None
-    pool = Pool(x, y, half, half)
+    pool = _pool([(share.x, share.y) for share in shares])
     clients, start = [], 0
     for share in shares:
         middle, end = start + share.train, start + len(share.y)
         parts = Part(pool, torch.arange(start, middle)), Part(pool, torch.arange(middle, end))
         clients.append(ClientData(*parts, name=share.name))
         start = end
-    return Scenario(clients, classes or int(y.max()) + 1, tuple(x.shape[1:]), name)
+    return Scenario(clients, classes or int(pool.y.max()) + 1, tuple(pool.x.shape[1:]), name)
+
+
+def _pool(pairs: Sequence[tuple[Tensor, Tensor]]) -> Pool:
+    x, y = torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+    half = (0.5,) * x.shape[1] if x.dtype == torch.uint8 else None
+    return Pool(x, y, half, half)

@@ -6,6 +6,7 @@ numbers, `deal` turns numbers into samples. Test data follow the same shares as 
 
 import heapq
 from collections.abc import Sequence
+from itertools import chain, combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +32,19 @@ def apportion(shares: Floats, sizes: Ints, stream: np.random.Generator) -> Ints:
     return counts
 
 
-def deal(y: Ints, counts: Ints, stream: np.random.Generator, allowed: Ints | None = None, first: int = 0) -> list[Ints]:
+def deal(
+    y: Ints,
+    counts: Ints,
+    stream: np.random.Generator,
+    what: str = "samples",
+    allowed: Ints | None = None,
+    first: int = 0,
+) -> list[Ints]:
     """The samples of every client: counts[i, k] of class k to client i, each class from its own shuffled deck.
 
     A class that runs out is shuffled anew and dealt again, so clients may then share samples (as in the authors' code);
     one client never gets a sample twice unless it asks for more than the class has.
-    allowed: deal only these samples. first: the number of the first client, for messages.
+    allowed: deal only these samples. what, first: what they are and the number of the first client, for messages.
     """
     keys = []
     pool = np.arange(len(y)) if allowed is None else allowed
@@ -44,7 +52,7 @@ def deal(y: Ints, counts: Ints, stream: np.random.Generator, allowed: Ints | Non
         deck = _decks(pool[y[pool] == k], counts[:, k], stream)
         if not len(deck):
             client = int(np.flatnonzero(counts[:, k])[0])
-            share = f"client {first + client} should get {counts[client, k]} samples of class {k}"
+            share = f"client {first + client} should get {counts[client, k]} {what} of class {k}"
             raise DataError(f"{share}, but the data hold none of it.")
         keys.append(np.repeat(np.arange(len(counts)), counts[:, k]) * len(y) + deck)
     # client by client, and ascending within a client: kinder to a memory-mapped file
@@ -88,17 +96,34 @@ def pathological_shares(
 ) -> Floats:
     """A few classes per client, balanced among them; group i mod G says how many.
 
-    random: every client draws its own set. clustered: a group shares one; the sets are cut one after the other from a
-    shuffled ring of classes, so groups differ and no class is left out as long as the ring is gone round once.
+    random: every client draws its own set. clustered: a group shares one, see `_ring_sets`.
     """
     shares = np.zeros((clients, classes))
-    ring, starts = stream.permutation(classes), np.cumsum([0, *per_group])
+    ring = stream.permutation(classes).tolist()
+    of_groups = _ring_sets(ring, per_group) if clustered else None
     for i in range(clients):
         group = i % len(per_group)
         size = per_group[group]
-        from_ring = ring[(starts[group] + np.arange(size)) % classes]
-        shares[i, from_ring if clustered else stream.permutation(classes)[:size]] = 1 / size
+        shares[i, of_groups[group] if of_groups else stream.permutation(classes)[:size]] = 1 / size
     return shares
+
+
+def _ring_sets(ring: list[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Sets cut one after the other from a ring of classes: none is left out once the ring has been gone round.
+
+    A set that an earlier group has is cut further along the ring, or where that has no other either, chosen anywhere.
+    So all differ, unless more groups want a size than there are sets of it.
+    """
+    sets: list[list[int]] = []
+    taken: set[frozenset[int]] = set()
+    start = 0
+    for size in sizes:
+        cuts = [[ring[(start + shift + j) % len(ring)] for j in range(size)] for shift in range(len(ring))]
+        others = (list(chosen) for chosen in combinations(ring, size))
+        sets.append(next((chosen for chosen in chain(cuts, others) if frozenset(chosen) not in taken), cuts[0]))
+        taken.add(frozenset(sets[-1]))
+        start += size
+    return sets
 
 
 def dirichlet_counts(totals: Ints, clients: int, beta: float, minimum: int, stream: np.random.Generator) -> Ints:

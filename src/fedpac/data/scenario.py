@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fedpac.data import datasets
 from fedpac.data.clients import ClientData, Part, Pool, Scenario
-from fedpac.data.own import from_arrays, from_folder, from_owners
+from fedpac.data.datasets import Dataset, Usual
+from fedpac.data.own import OWN, from_arrays, from_folder, from_owners, pooled
 from fedpac.data.partition import (
     Ints,
     apportion,
@@ -26,34 +27,37 @@ from fedpac.data.shift import relabelling
 from fedpac.errors import ConfigError, unknown
 from fedpac.randomness import numpy_stream
 
-__all__ = ["DataConfig", "Scenario", "build", "describe", "from_arrays", "from_folder", "from_owners"]
+__all__ = ["DataConfig", "Scenario", "build", "describe", "from_arrays", "from_folder", "from_owners", "repeated"]
 
-OWN = "own"  # the name of a data set that is the user's
+GROUPS = 5
+GROUPED = ("groups", "imbalanced", "pathological")  # partitions whose clients are alike within a group
 CLASSES_PER_GROUP = (3, 3, 5, 5, 8)
 MINIMUM = 10  # samples of a client, dirichlet and natural
 TEST_SHARE = 0.2
 MOST = 1_000_000_000  # samples dealt in all: 8 GB of indices
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
+T = TypeVar("T")
 Shift = Literal["none", "labels", "rotation", "source"]
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A scenario by name: how samples are dealt, what is shifted, and the paper's number of clients for it."""
+    """A scenario by name: how samples are dealt, what is shifted, and the paper's numbers for it."""
 
     partition: str
     shift: Shift = "none"
     clients: int = 20
     samples: int | None = None
+    participation: float = 1.0  # share of clients in a round
 
 
 PRESETS = {
     "groups": Preset("groups"),
     "imbalanced": Preset("imbalanced"),
     "pathological": Preset("pathological"),
-    "dirichlet": Preset("dirichlet", clients=100),
+    "dirichlet": Preset("dirichlet", clients=100, participation=0.3),
     "iid": Preset("iid"),
-    "scarce": Preset("groups", clients=1000, samples=50),
+    "scarce": Preset("groups", clients=1000, samples=50, participation=0.03),
     "concept-shift": Preset("groups", shift="labels"),
     "feature-skew": Preset("groups", shift="rotation"),
     "cinic-sep": Preset("groups", shift="source"),
@@ -72,8 +76,6 @@ HEEDED: dict[str, set[str]] = {
     "classes_per_group": {"pathological"},
     "beta": {"dirichlet"},
     "min_samples": {"dirichlet", "natural"},
-    "path": {"natural"},
-    "test_share": {"natural"},
 }
 
 
@@ -95,13 +97,13 @@ class DataConfig(BaseModel):
     )
     samples: Count | None = Field(
         None,
-        description="training samples per client; 600, emnist 1000, digits 50, scarce 50. imbalanced: the middle size. "
-        "dirichlet: the mean, where left out the whole training set is dealt out",
+        description="training samples per client; 600, emnist 1000, digits 50, scarce 50, own data an even share. "
+        "imbalanced: the middle size. dirichlet: the mean, where left out the whole training set is dealt out",
     )
     test_samples: Count | None = Field(
         None,
         description="test samples per client, in the client's own class shares; cifar10 and cinic10 300, fashion-mnist "
-        "and emnist 600, digits 40",
+        "and emnist 600, digits 40, own data an even share",
     )
     s: Annotated[float, Field(ge=0, le=100)] | None = Field(
         None, description="percent of a client's samples spread over all classes, the rest is dominant classes; 20"
@@ -127,9 +129,11 @@ class DataConfig(BaseModel):
     min_samples: Count | None = Field(
         None, description="dirichlet: the least a client holds; natural: owners with fewer are left out; 10"
     )
-    path: Path | None = Field(None, description="natural: the folder or npz file of your own data")
+    path: Path | None = Field(
+        None, description="the folder or npz file of your own data; in all scenarios but natural dealt out anew"
+    )
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None, description="natural: share of an owner's samples kept for testing, where the data are not split yet; 0.2"
+        None, description="own data: share of the samples kept for testing, where they are not split yet; 0.2"
     )
     angles: tuple[Annotated[float, Field(ge=-360, le=360)], ...] | None = Field(
         None, description="shift 'rotation': degrees for each group; evenly spaced over the full turn"
@@ -139,7 +143,7 @@ class DataConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _own_data(cls, given: object) -> object:
-        if isinstance(given, dict) and given.get("scenario") == "natural":
+        if isinstance(given, dict) and (given.get("scenario") == "natural" or given.get("path") is not None):
             return {"dataset": OWN} | given
         return given
 
@@ -164,33 +168,39 @@ class DataConfig(BaseModel):
             if getattr(self, key) is not None and partition not in heeding:
                 users = sorted(name for name, preset in PRESETS.items() if preset.partition in heeding)
                 raise ValueError(f"{key} means nothing in scenario '{self.scenario}'; it is for {', '.join(users)}.")
-        if (self.dataset == OWN) != (partition == "natural"):
-            raise ValueError(f"data set '{OWN}' and scenario 'natural' go together: set both, and `path`.")
-        if partition == "natural" and self.path is None:
-            raise ValueError("scenario 'natural' needs `path`: the folder or npz file of your own data.")
+        if self.dataset == OWN and self.path is None:
+            raise ValueError(f"your own data (data set '{OWN}') need `path`: the folder or npz file they are in.")
+        if self.dataset != OWN and self.path is not None:
+            raise ValueError(f"path is for your own data, but the data set is '{self.dataset}': leave one of them out.")
+        if self.dataset != OWN and self.test_share is not None:
+            raise ValueError(f"test_share is for your own data; data set '{self.dataset}' is split already.")
+        if self.dataset != OWN and partition == "natural":
+            raise ValueError(f"scenario 'natural' is for your own data: leave '{self.dataset}' out and set `path`.")
         if self.shift_used == "source" and self.dataset != "cinic10":
             raise ValueError(
                 f"shift 'source' is for data set 'cinic10', whose images have a source; not '{self.dataset}'."
             )
-        if self.dataset != OWN:
-            self._check_classes(datasets.RECIPES[self.dataset].classes)
-            each = max(self.samples or 1, self.test_samples or 1, *(self.sizes or (1,)))
-            if (asked := each * (self.clients or PRESETS[self.scenario].clients)) > MOST:
-                raise ValueError(f"clients times samples is {asked:,}; at most {MOST:,} indices are dealt.")
-        self._check_groups(partition)
+        each = max(self.samples or 1, self.test_samples or 1, *(self.sizes or (1,)))
+        if (asked := each * (self.clients or PRESETS[self.scenario].clients)) > MOST:
+            raise ValueError(f"clients times samples is {asked:,}; at most {MOST:,} indices are dealt.")
+        self.check_against(datasets.RECIPES.get(self.dataset))
         return self
 
-    def _check_groups(self, partition: str) -> None:
-        grouped = partition in ("groups", "imbalanced", "pathological") or self.shift_used in ("labels", "rotation")
+    def check_against(self, usual: Usual | None) -> None:
+        """What the classes and groups have to agree with; of own data the classes are known once they are read."""
+        if usual is not None:
+            self._check_classes(usual.classes)
+        partition, there = PRESETS[self.scenario].partition, _groups(self, usual)
+        grouped = partition in GROUPED or self.shift_used in ("labels", "rotation")
         if self.groups is not None and not grouped:
             raise ValueError(
                 f"groups means nothing in scenario '{self.scenario}' without a shift of labels or rotation."
             )
-        if self.groups not in (None, there := _groups(self)):
+        if self.groups not in (None, there):
             raise ValueError(f"groups is {self.groups}, but the other keys make {there} groups.")
         if self.angles is not None and self.shift_used != "rotation":
             raise ValueError("angles means nothing without shift 'rotation'.")
-        if self.angles is not None and len(self.angles) != there:
+        if self.angles is not None and there is not None and len(self.angles) != there:
             raise ValueError(f"angles has {len(self.angles)} values, but there are {there} groups.")
 
     def _check_classes(self, classes: int) -> None:
@@ -208,135 +218,168 @@ class DataConfig(BaseModel):
     def shift_used(self) -> Shift:
         return PRESETS[self.scenario].shift if self.shift is None else self.shift
 
-    def resolved(self) -> Self:
-        """The same data with every value that is used written out; what stays None is not used here."""
-        partition = PRESETS[self.scenario].partition
-        shift, own = self.shift_used, self.dataset == OWN
+    def resolved(self, usual: Usual | None = None) -> Self:
+        """The same data with every value that is used written out; what stays None is not used here.
+
+        usual: of own data, once they have been read. Before that, what depends on them stays None too.
+        """
+        usual = usual or datasets.RECIPES.get(self.dataset)
+        preset, shift = PRESETS[self.scenario], self.shift_used
+        partition = preset.partition
         used: dict[str, object] = {"shift": shift, "augment": self.augment}
-        if own:
-            path = self.path and self.path.expanduser().absolute()  # so that the run can be resumed from elsewhere
-            used |= {"path": path, "augment": bool(self.augment), "test_share": self.test_share or TEST_SHARE}
-        else:
-            recipe = datasets.recipe_of(self.dataset)
-            used["augment"] = recipe.augment if self.augment is None else self.augment
-            used["clients"] = self.clients or PRESETS[self.scenario].clients
-            used["test_samples"] = self.test_samples or recipe.test_samples
-            if partition != "dirichlet":  # where None deals out the whole training set
-                used["samples"] = self.samples or PRESETS[self.scenario].samples or recipe.samples
-            if partition in HEEDED["dominant"]:
-                used |= {"s": 20.0 if self.s is None else self.s, "dominant": _dominant(self, recipe)}
-            if partition == "imbalanced":
-                used["sizes"] = self.sizes or _sizes(cast(int, used["samples"]))
-            if partition == "pathological":
-                used["allocation"] = self.allocation or "random"
-                used["classes_per_group"] = self.classes_per_group or CLASSES_PER_GROUP
-            if partition == "dirichlet":
-                used["beta"] = self.beta or 1.0
+        if self.augment is None:
+            used["augment"] = usual is not None and usual.augment
+        if self.dataset == OWN:
+            used["path"] = self.path and self.path.expanduser().absolute()  # the run may be resumed from elsewhere
+            used["test_share"] = self.test_share or TEST_SHARE
         if partition in HEEDED["min_samples"]:
             used["min_samples"] = self.min_samples or MINIMUM
-        if shift in ("labels", "rotation"):
-            used["groups"] = _groups(self)
+        if partition in HEEDED["clients"]:
+            used["clients"] = self.clients or preset.clients
+        if partition in HEEDED["s"]:
+            used["s"] = 20.0 if self.s is None else self.s
+        if partition == "pathological":
+            used["allocation"] = self.allocation or "random"
+            used["classes_per_group"] = self.classes_per_group or CLASSES_PER_GROUP
+        if partition == "dirichlet":
+            used["beta"] = self.beta or 1.0
+        if usual is not None:
+            used["test_samples"] = self.test_samples or usual.test_samples
+            samples = self.samples or preset.samples or usual.samples
+            if partition != "dirichlet":  # where None deals out the whole training set
+                used["samples"] = samples
+            if partition in HEEDED["sizes"]:
+                used["sizes"] = self.sizes or (max(1, samples // 2), samples, 2 * samples)
+            if partition in HEEDED["dominant"]:
+                used["dominant"] = _dominant(self, usual)
+        if shift in ("labels", "rotation") and (groups := _groups(self, usual)):
+            used["groups"] = groups
             if shift == "rotation":
-                used["angles"] = self.angles or tuple(360 * g / _groups(self) for g in range(_groups(self)))
+                used["angles"] = self.angles or tuple(360 * g / groups for g in range(groups))
         return type(self).model_validate({**self.model_dump(), **used})
+
+
+def _dominant(config: DataConfig, usual: Usual) -> Sequence[Sequence[int]]:
+    if config.dominant is None and config.groups is None and usual.dominant is not None:
+        return usual.dominant
+    return config.dominant or dominant_sets(usual.classes, config.groups or min(GROUPS, usual.classes))
+
+
+def _groups(config: DataConfig, usual: Usual | None = None) -> int | None:
+    """How many groups there are; client i is in group i modulo this. None: own data have to be read to know."""
+    partition = PRESETS[config.scenario].partition
+    if partition == "natural":
+        return config.groups or GROUPS
+    if partition == "pathological":
+        return len(config.classes_per_group or CLASSES_PER_GROUP)
+    if usual is None:
+        return len(config.dominant) if config.dominant else config.groups
+    return len(_dominant(config, usual))
+
+
+# ---------------------------------------------------------------- building
 
 
 def build(config: DataConfig, seed: int, data_dir: Path | None = None) -> Scenario:
     """Every client's data. The same config and seed give the same data, on every machine."""
-    scenario = _own(config, seed) if config.dataset == OWN else _dealt(config, seed, data_dir)
-    if len(scenario.shape) != 3 and (config.augment or config.shift_used == "rotation"):
+    config = config.resolved()
+    if PRESETS[config.scenario].partition == "natural":
+        scenario = _natural(config, seed)
+    elif config.dataset == OWN:
+        data, config = _own(config, seed)
+        scenario = _dealt(config, data, seed)
+    else:
+        scenario = _dealt(config, datasets.load(config.dataset, data_dir), seed)
+    if len(scenario.shape) != 3 and (config.augment or config.shift == "rotation"):
         raise ConfigError(f"augment and shift 'rotation' need images; these samples have shape {scenario.shape}.")
     return _shifted(scenario, config, seed)
 
 
-def _dealt(config: DataConfig, seed: int, data_dir: Path | None) -> Scenario:
-    recipe = datasets.recipe_of(config.dataset)
-    data = datasets.load(config.dataset, data_dir)
-    train_counts, test_counts = _counts(config, seed, recipe, data.train.y.numpy())
-    sources = data.source if config.shift_used == "source" and data.source is not None else (None, None)
-    train = _deal(data.train, train_counts, numpy_stream(seed, "deal train"), sources[0])
-    test = _deal(data.test, test_counts, numpy_stream(seed, "deal test"), sources[1])
-    grouped = PRESETS[config.scenario].partition in ("groups", "imbalanced", "pathological")
-    groups = _groups(config)
-    augment = recipe.augment if config.augment is None else config.augment
+# ---------------------------------------------------------------- from resolved configs
+
+
+def _known(value: T | None) -> T:
+    """A key that the scenario heeds: resolved() has written it out."""
+    assert value is not None
+    return value
+
+
+def _natural(config: DataConfig, seed: int) -> Scenario:
+    path = _known(config.path)
+    read = from_owners if path.suffix == ".npz" else from_folder
+    scenario = read(path, seed, _known(config.test_share), _known(config.min_samples))
+    return replace(scenario, clients=[replace(c, augment=bool(config.augment)) for c in scenario.clients])
+
+
+def _own(config: DataConfig, seed: int) -> tuple[Dataset, DataConfig]:
+    """The user's samples in a pool, and the config with all that had to wait for them."""
+    data = pooled(_known(config.path), seed, _known(config.test_share))
+    samples, test_samples = (max(1, len(pool.y) // _known(config.clients)) for pool in (data.train, data.test))
+    usual = Usual(classes=data.classes, samples=samples, test_samples=test_samples)
+    try:
+        config.check_against(usual)
+    except ValueError as error:
+        raise ConfigError(f"config: data: {error}") from None
+    return data, config.resolved(usual)
+
+
+def _dealt(config: DataConfig, data: Dataset, seed: int) -> Scenario:
+    train_counts, test_counts = _counts(config, seed, data.classes, data.train.y.numpy())
+    sources = data.source if config.shift == "source" and data.source is not None else (None, None)
+    train = _deal(data.train, train_counts, numpy_stream(seed, "deal train"), "training samples", sources[0])
+    test = _deal(data.test, test_counts, numpy_stream(seed, "deal test"), "test samples", sources[1])
+    groups = _groups(config) if PRESETS[config.scenario].partition in GROUPED else None
     clients = [
-        ClientData(own_train, own_test, augment, i % groups if grouped else None, f"client {i}")
+        ClientData(own_train, own_test, bool(config.augment), i % groups if groups else None, f"client {i}")
         for i, (own_train, own_test) in enumerate(zip(train, test, strict=True))
     ]
-    return Scenario(clients, data.classes, recipe.shape, f"{config.dataset} {config.scenario}", data.note)
+    shape = tuple(data.train.x.shape[1:])
+    return Scenario(clients, data.classes, shape, f"{config.dataset} {config.scenario}", data.note)
 
 
-def _deal(pool: Pool, counts: Ints, stream: np.random.Generator, source: Tensor | None) -> list[Part]:
+def _deal(pool: Pool, counts: Ints, stream: np.random.Generator, what: str, source: Tensor | None) -> list[Part]:
     """Every client's part; where there are sources, the first half of the clients draws from 0, the second from 1."""
     y = pool.y.numpy()
     if source is None:
-        dealt = deal(y, counts, stream)
+        dealt = deal(y, counts, stream, what)
     else:
         half = (len(counts) + 1) // 2
-        dealt = deal(y, counts[:half], stream, np.flatnonzero(source == 0))
+        dealt = deal(y, counts[:half], stream, what, np.flatnonzero(source == 0))
         if half < len(counts):
-            dealt += deal(y, counts[half:], stream, np.flatnonzero(source == 1), first=half)
+            dealt += deal(y, counts[half:], stream, what, np.flatnonzero(source == 1), first=half)
     return [Part(pool, torch.from_numpy(index)) for index in dealt]
 
 
-def _counts(config: DataConfig, seed: int, recipe: datasets.Recipe, y: Ints) -> tuple[Ints, Ints]:
+def _counts(config: DataConfig, seed: int, classes: int, y: Ints) -> tuple[Ints, Ints]:
     """Training and test samples of each class (columns) for each client (rows)."""
-    preset, classes = PRESETS[config.scenario], recipe.classes
+    partition, clients = PRESETS[config.scenario].partition, _known(config.clients)
     stream = numpy_stream(seed, "partition")
-    clients = config.clients or preset.clients
-    samples = config.samples or preset.samples or recipe.samples
     frequency = np.bincount(y, minlength=classes)
-    if preset.partition == "dirichlet":
+    if partition == "dirichlet":
         totals = frequency
         if config.samples:
-            totals = apportion(frequency[None] / len(y), np.array([clients * samples]), stream)[0]
-        train = dirichlet_counts(totals, clients, config.beta or 1.0, config.min_samples or MINIMUM, stream)
+            totals = apportion(frequency[None] / len(y), np.array([clients * config.samples]), stream)[0]
+        train = dirichlet_counts(totals, clients, _known(config.beta), _known(config.min_samples), stream)
         shares = train / train.sum(axis=1, keepdims=True)
     else:
-        sizes = np.full(clients, samples)
-        if preset.partition == "imbalanced":
-            sizes = stream.choice(config.sizes or _sizes(samples), size=clients)
-        if preset.partition == "pathological":
-            per_group = config.classes_per_group or CLASSES_PER_GROUP
-            shares = pathological_shares(clients, classes, per_group, config.allocation == "clustered", stream)
-        elif preset.partition == "iid":
+        sizes = stream.choice(config.sizes, size=clients) if config.sizes else np.full(clients, config.samples)
+        if partition == "pathological":
+            per_group, clustered = _known(config.classes_per_group), config.allocation == "clustered"
+            shares = pathological_shares(clients, classes, per_group, clustered, stream)
+        elif partition == "iid":
             shares = np.tile(frequency / len(y), (clients, 1))
         else:
-            s = 20 if config.s is None else config.s
-            shares = group_shares(clients, classes, _dominant(config, recipe), s)
+            shares = group_shares(clients, classes, _known(config.dominant), _known(config.s))
         train = apportion(shares, sizes, stream)
-    return train, apportion(shares, np.full(clients, config.test_samples or recipe.test_samples), stream)
-
-
-def _sizes(samples: int) -> tuple[int, ...]:
-    return max(1, samples // 2), samples, 2 * samples
-
-
-def _dominant(config: DataConfig, recipe: datasets.Recipe) -> Sequence[Sequence[int]]:
-    if config.dominant is None and config.groups is None and recipe.dominant is not None:
-        return recipe.dominant
-    return config.dominant or dominant_sets(recipe.classes, config.groups or min(5, recipe.classes))
-
-
-def _groups(config: DataConfig) -> int:
-    """How many groups there are; client i is in group i modulo this."""
-    if config.dataset == OWN:
-        return config.groups or 5
-    if PRESETS[config.scenario].partition == "pathological":
-        return len(config.classes_per_group or CLASSES_PER_GROUP)
-    return len(_dominant(config, datasets.recipe_of(config.dataset)))
+    return train, apportion(shares, np.full(clients, config.test_samples), stream)
 
 
 def _shifted(scenario: Scenario, config: DataConfig, seed: int) -> Scenario:
-    if config.shift_used not in ("labels", "rotation"):
+    if config.shift not in ("labels", "rotation"):
         return scenario
-    groups = _groups(config)
-    relabel: list[Tensor | None] = [None] * groups
-    angles = [0.0] * groups
-    if config.shift_used == "labels":
-        relabel = [relabelling(seed, g, scenario.classes) for g in range(groups)]
-    else:
-        angles = [360 * g / groups for g in range(groups)] if config.angles is None else list(config.angles)
+    groups = _known(config.groups)
+    relabel = [relabelling(seed, g, scenario.classes) if config.shift == "labels" else None for g in range(groups)]
+    angles = config.angles or (0.0,) * groups
     clients = []
     for i, client in enumerate(scenario.clients):
         g = i % groups
@@ -345,13 +388,14 @@ def _shifted(scenario: Scenario, config: DataConfig, seed: int) -> Scenario:
     return replace(scenario, clients=clients)
 
 
-def _own(config: DataConfig, seed: int) -> Scenario:
-    assert config.path is not None  # the config has been validated
-    read = from_owners if config.path.suffix == ".npz" else from_folder
-    scenario = read(config.path, seed, config.test_share or TEST_SHARE, config.min_samples or MINIMUM)
-    return replace(scenario, clients=[replace(c, augment=bool(config.augment)) for c in scenario.clients])
-
-
 def describe(scenario: Scenario, part: Literal["train", "test"] = "train") -> Tensor:
     """How many samples of each class (columns) each client (rows) holds."""
     return torch.stack([getattr(client, part).class_counts(scenario.classes) for client in scenario.clients])
+
+
+def repeated(scenario: Scenario) -> tuple[int, int]:
+    """How many clients hold a training sample more than once, and how many samples several clients hold."""
+    distinct = [np.unique(client.train.index.numpy()) for client in scenario.clients]
+    holders = np.bincount(np.concatenate(distinct))
+    clients = sum(len(own) < len(client.train) for own, client in zip(distinct, scenario.clients, strict=True))
+    return clients, int((holders > 1).sum())
