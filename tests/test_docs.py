@@ -4,13 +4,17 @@ import csv
 import json
 import re
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
+import matplotlib
 import pytest
 from benchmarks.pages import filled
 
 from fedpac.runs.reproduce import shipped
-from fedpac.runs.results import exact_text, page_text
+from fedpac.runs.results import draw, exact_text, figure_settings, outcomes, page_text
+from fedpac.runs.tables import read_run
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "results" / "fashion-mnist-20"
@@ -32,6 +36,42 @@ def test_the_page_of_results_is_what_the_runs_give() -> None:
 def test_the_table_of_an_experiment_is_what_the_runs_give(name: str) -> None:
     file = ROOT / "results" / f"{name}.csv"
     assert (file.read_text() if file.exists() else "") == exact_text(shipped()[name], ROOT / "results")
+
+
+PINNED = re.search(r"^matplotlib==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+drawn_alike = pytest.mark.skipif(
+    PINNED is None or PINNED[1] != matplotlib.__version__, reason="another Matplotlib draws other bytes"
+)
+
+
+@drawn_alike
+@pytest.mark.parametrize("name", shipped())
+def test_the_figures_of_an_experiment_are_what_the_runs_give(name: str, tmp_path: Path) -> None:
+    """`fedpac reproduce all --minutes 0` draws them again."""
+    drawn = draw(shipped()[name], ROOT / "results", tmp_path / "results.md")
+    committed = (ROOT / "docs" / "img" / "results").glob("*.svg")
+    mine = [path for path in committed if path in figure_names(name)]
+    assert sorted(p.name for p in drawn if p.suffix == ".svg") == sorted(p.name for p in mine)
+    for path in mine:
+        assert path.read_bytes() == (tmp_path / "img" / "results" / path.name).read_bytes()
+
+
+def figure_names(name: str) -> set[Path]:
+    return {path.with_suffix(".svg") for path in figure_settings(shipped()[name], PAGE)}
+
+
+def test_every_committed_figure_belongs_to_an_experiment() -> None:
+    known = set.union(*(figure_names(name) for name in shipped()))
+    assert set((ROOT / "docs" / "img" / "results").glob("*.svg")) <= known
+
+
+@drawn_alike
+def test_the_pictures_of_readme_are_what_the_runs_give(tmp_path: Path) -> None:
+    """`python studies/readme_pictures.py` draws them again."""
+    subprocess.run([sys.executable, ROOT / "studies" / "readme_pictures.py", tmp_path], check=True, capture_output=True)
+    for path in tmp_path.glob("*.svg"):
+        assert path.read_bytes() == (ROOT / "docs" / "img" / path.name).read_bytes()
+        assert f"docs/img/{path.stem}.png" in (ROOT / "README.md").read_text()
 
 
 def test_every_run_says_where_it_comes_from() -> None:
@@ -102,8 +142,25 @@ def test_the_verdict_quotes_the_files() -> None:
             known |= {f"{float(mine) - float(other):+.2f}" for mine, other in zip(numbers, plain[run[-1]], strict=True)}
     tuned = csv.DictReader((ROOT / "results" / "fine-tuning.csv").read_text().splitlines()[1:])
     known |= {value for row in tuned for value in (row["rate"], row["personal"])}
+    for setting, early in (("cifar10-1000-scarce", 150), ("cifar10-1000-scarce-long", 250)):
+        known.add(
+            f"{100 * read_run(ROOT / 'results' / setting / 'fedpac-seed0').accuracy['received'][early].mean():.2f}"
+        )
+    for file in (ROOT / "results").glob("authors-split-*.csv"):
+        rows = list(csv.DictReader(line for line in file.read_text().splitlines() if not line.startswith("#")))
+        known |= {f"{float(row[which]):.2f}" for row in rows for which in ("received", "personal")}
     text = (ROOT / "docs" / "verdict.md").read_text().partition("## How the combination weights")[0]
     assert set(re.findall(r"(?<![\d.])[+-]?\d+\.\d\d(?!\d)", text)) <= known
+
+
+def test_fedpac_is_first_from_round_10_on() -> None:
+    table = shipped()["all-methods"]
+    rows = [row for row in outcomes(table, "fashion-mnist,20", ROOT / "results") if row.runs]
+    rows = [row.on({0}) for row in rows]
+    shared = sorted(set.intersection(*(set(row.runs[0].accuracy[row.which]) for row in rows)))
+    first = [max(rows, key=lambda row: row.at(t)[0]).row for t in shared]
+    assert {t for t, row in zip(shared, first, strict=True) if row != "fedpac"} == {5}
+    assert "first in every round from the tenth on" in (ROOT / "docs" / "verdict.md").read_text()
 
 
 def test_the_spread_of_weights_is_that_of_the_file() -> None:
@@ -113,12 +170,9 @@ def test_the_spread_of_weights_is_that_of_the_file() -> None:
         cell = f"{row['outside_group_percent']} ({row['partners']})"
         cells.setdefault((row["dataset"], row["solver"]), []).append(cell)
     text = (ROOT / "docs" / "verdict.md").read_text()
-    for label, key in {
-        "Fashion-MNIST, exact": ("fashion-mnist", "exact"),
-        "CIFAR-10, exact": ("cifar10", "exact"),
-        "CIFAR-10, eigenvalues lifted to 0.01": ("cifar10", "eigenvalue floor"),
-    }.items():
-        assert f"| {label} | {' | '.join(cells[key])} |" in text
+    for dataset, title in TITLES.items():
+        assert f"| {title} | {' | '.join(cells[dataset, 'ours'])} |" in text
+        assert cells[dataset, "public code"] == cells[dataset, "ours"]
 
 
 @pytest.mark.parametrize(

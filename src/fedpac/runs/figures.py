@@ -409,7 +409,7 @@ def draw_run(run: RunData, folder: Path) -> list[Path]:
     written += client_strip([run], folder / "clients")
     if run.peer_weights:
         written += weight_heatmap(run, folder / "weights")
-    if 1 < len(run.clients) <= 100:
+    if len(run.clients) > 1:
         written += bubble_plot(run.class_counts, _setting([run]), folder / "data", run.groups)
     return written
 
