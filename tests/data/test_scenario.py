@@ -179,9 +179,10 @@ def test_concept_shift_relabels_by_group_and_keeps_images():
 
 def test_feature_skew_turns_by_group():
     scenario = build(small("feature-skew"), 0)
+    assert len({tuple(row) for row in describe(scenario).tolist()}) == 1  # only the features differ
     assert [c.test.rotate for c in scenario.clients] == [0, 72, 144, 216, 288] * 2
     scenario = build(small("feature-skew", angles=[0, 90, 180, 270, 360]), 0)
-    plain = build(small("groups"), 0)
+    plain = build(small("groups", s=100), 0)
     x, turned = plain.clients[1].train.tensors()[0], scenario.clients[1].train.tensors()[0]
     assert torch.equal(turned, torch.rot90(x, 1, (2, 3)))
 

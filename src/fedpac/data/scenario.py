@@ -49,6 +49,7 @@ class Preset:
     clients: int = 20
     samples: int | None = None
     participation: float = 1.0  # share of clients in a round
+    s: float = 20.0  # percent of a client's samples that are spread over all classes
 
 
 PRESETS = {
@@ -59,7 +60,7 @@ PRESETS = {
     "iid": Preset("iid"),
     "scarce": Preset("groups", clients=1000, samples=50, participation=0.03),
     "concept-shift": Preset("groups", shift="labels"),
-    "feature-skew": Preset("groups", shift="rotation"),
+    "feature-skew": Preset("groups", shift="rotation", s=100.0),  # nothing but the features differs
     "cinic-sep": Preset("groups", shift="source"),
     "natural": Preset("natural"),
 }
@@ -106,7 +107,9 @@ class DataConfig(BaseModel):
         "and emnist 600, digits 40, own data an even share",
     )
     s: Annotated[float, Field(ge=0, le=100)] | None = Field(
-        None, description="percent of a client's samples spread over all classes, the rest is dominant classes; 20"
+        None,
+        description="percent of a client's samples spread over all classes, the rest is dominant classes; 20, "
+        "feature-skew 100",
     )
     dominant: Annotated[tuple[tuple[int, ...], ...], Field(min_length=1)] | None = Field(
         None, description="dominant classes of each group; client i is in group i mod their number"
@@ -237,7 +240,7 @@ class DataConfig(BaseModel):
         if partition in HEEDED["clients"]:
             used["clients"] = self.clients or preset.clients
         if partition in HEEDED["s"]:
-            used["s"] = 20.0 if self.s is None else self.s
+            used["s"] = preset.s if self.s is None else self.s
         if partition == "pathological":
             used["allocation"] = self.allocation or "random"
             used["classes_per_group"] = self.classes_per_group or CLASSES_PER_GROUP
