@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
+from PIL import Image
 
 from fedpac.data.scenario import DataConfig, Scenario, build, describe
 from fedpac.runs.figures import bubble_plots, bubbles
@@ -87,4 +88,8 @@ if __name__ == "__main__":
     few = {title: held(made(clients=20, **keys)) for title, keys in SHOWN.items()}
     written = bubble_plots(few, Path("docs/img/scenarios"), columns=2)
     written += many(Path(sys.argv[1]) if sys.argv[1:] else None, Path("docs/img/scenarios-many"))
+    for path in written:
+        if path.suffix == ".png":
+            with Image.open(path) as image:
+                image.convert("RGB").quantize(128).save(path, optimize=True)  # a third of the bytes
     print(*written, sep="\n")
