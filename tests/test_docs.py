@@ -118,16 +118,17 @@ def test_the_page_of_speed_is_what_was_measured() -> None:
 def test_the_verdict_quotes_the_files() -> None:
     """Every number with two decimals is in a result file, or follows from one: over seeds, or against the paper."""
     known = {"81.10"}  # in a log of the public code
-    for name in ("all-methods", "table1", "ablation", "choices", "imbalanced", "scarce"):
+    for name in ("all-methods", "table1", "ablation", "choices", "imbalanced", "scarce", "feature-skew"):
         seeds: dict[tuple[str, str], list[list[float]]] = {}
         for row in csv.DictReader((ROOT / "results" / f"{name}.csv").read_text().splitlines()):
             ours = [float(row[f"{which}_{when}"]) for which in ("received", "personal") for when in ("final", "best")]
             of_row = seeds.setdefault((row["setting"], row["row"]), [])
             of_row.append(ours)
             means = [statistics.mean(values) for values in zip(*of_row, strict=True)]
-            known |= {f"{value:.2f}" for value in ours + means} | {row["paper"]}
+            known |= {f"{value:.2f}" for value in ours + means}
             if row["paper"]:
                 known |= {f"{value - float(row['paper']):+.2f}" for value in ours + means}
+                known.add(f"{float(row['paper']):.2f}")
             if len(of_row) > 1:
                 known |= {f"{statistics.stdev(values):.2f}" for values in zip(*of_row, strict=True)}
     draws = [line.split(",") for line in (ROOT / "results" / "test-draws.csv").read_text().splitlines()]

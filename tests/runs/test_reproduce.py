@@ -371,6 +371,19 @@ def test_a_second_seed_that_has_begun_does_not_change_a_finished_result(filled, 
     assert '"digits,6",fedpac,FedPAC,1,' in (root / "small.csv").read_text()  # but its numbers are there
 
 
+def test_a_row_that_lags_behind_does_not_hide_how_the_finished_ones_stand(tmp_path):
+    small, root = experiment(tmp_path), tmp_path / "results"
+    list(fill(cells(small, root, only="digits,6,fedpac,fedavg")))
+    list(fill(cells(small, root, only="digits,6,fedpac-cc"), rounds=2))
+    write_page([small], root, tmp_path / "results.md")
+    finished = r"FedPAC is number \d of 3 in round 6, seed 0, [^;]*"
+    remark = finished + r"; with the rows that are not finished, number \d of 4 in round 2, seed 0,"
+    assert re.search(remark, (tmp_path / "results.md").read_text())
+    svg = next(path for path in draw(small, root, tmp_path / "results.md") if path.suffix == ".svg").read_text()
+    assert "<!-- without alignment (received, round 2) -->" in svg
+    assert "<!-- FedPAC (received) -->" in svg
+
+
 def test_an_unfinished_number_says_its_round(tmp_path):
     small = experiment(tmp_path)
     list(fill(cells(small, tmp_path / "results", only="digits,6,fedpac"), rounds=4))

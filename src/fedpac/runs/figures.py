@@ -141,11 +141,10 @@ class Dot:
     label: str
     ours: Floats  # one for each seed
     paper: float | None
-    which: Which
     marked: bool = False  # stands out from the others
 
 
-def beside_paper(dots: Sequence[Dot], title: str, path: Path, final: bool = True) -> list[Path]:
+def beside_paper(dots: Sequence[Dot], title: str, path: Path) -> list[Path]:
     """Our accuracy (filled) and the paper's (a ring) of every method, the best of ours on top."""
     ordered = sorted(dots, key=lambda dot: float(dot.ours.mean()))
     compared = any(dot.paper is not None for dot in dots)
@@ -161,7 +160,7 @@ def beside_paper(dots: Sequence[Dot], title: str, path: Path, final: bool = True
                 axes.scatter([dot.paper], [y], s=80, facecolors="none", edgecolors=colour, linewidths=1.5, zorder=4)
             axes.scatter([ours], [y], s=26, color=colour, zorder=3)
             axes.annotate(f"{ours:.2f}", (1.01, y), xycoords=("axes fraction", "data"), va="center", fontsize=9)
-        axes.set_yticks(range(len(ordered)), [f"{dot.label} ({dot.which})" for dot in ordered], fontsize=9)
+        axes.set_yticks(range(len(ordered)), [dot.label for dot in ordered], fontsize=9)
         axes.set_ylim(-0.7, len(ordered) - 0.3)
         left, right = axes.get_xlim()
         if right - left < SPAN:
@@ -171,8 +170,7 @@ def beside_paper(dots: Sequence[Dot], title: str, path: Path, final: bool = True
         ours_are = "this project" + (", ± std over seeds" if seeds > 1 else "")
         handles = [Line2D([], [], linestyle="", marker="o", markersize=5, color="#555555", label=ours_are)]
         if compared:
-            after = "the paper" if final else "the paper, after all its rounds"
-            ring = Line2D([], [], linestyle="", marker="o", markersize=9, markeredgewidth=1.5, label=after)
+            ring = Line2D([], [], linestyle="", marker="o", markersize=9, markeredgewidth=1.5, label="the paper")
             ring.set(markeredgecolor="#555555", markerfacecolor="none")
             handles.append(ring)
         axes.legend(handles=handles, loc="upper left", fontsize=9)  # the best is above and right

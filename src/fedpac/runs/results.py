@@ -271,14 +271,12 @@ def _remarks(rows: Sequence[Outcome]) -> list[str]:
     remarks = []
     if note := _stand_in(rows):
         remarks.append(f"**Not the paper's data** ({note}): its numbers are not shown here, they are of other data.\n")
-    ours = next((row for row in ran if row.row == OURS), None)
-    if ours is not None and len(ran) > 1:
-        shared = Ground.of(ran)
-        score = float(shared.of_row(ours).mean())
-        others = sorted((float(shared.of_row(row).mean()) for row in ran if row is not ours), reverse=True)
-        place = 1 + sum(other > score for other in others)
-        lead = f"{abs(score - others[0]):.2f} points {'ahead of the next' if place == 1 else 'behind the first'}"
-        remark = f"FedPAC is number {place} of {len(ran)} in {shared}, {lead}."
+    if any(row.row == OURS for row in ran) and len(ran) > 1:
+        ended = [row for row in ran if row.finished]
+        if any(row.row == OURS for row in ended) and 1 < len(ended) < len(ran):
+            remark = f"FedPAC is {_rank(ended)}; with the rows that are not finished, {_rank(ran)}."
+        else:
+            remark = f"FedPAC is {_rank(ran)}."
         papers = {row.row: row.paper for row in rows if row.paper is not None}
         if OURS in papers and not note:
             remark += (
@@ -286,6 +284,16 @@ def _remarks(rows: Sequence[Outcome]) -> list[str]:
             )
         remarks.append(remark + "\n")
     return remarks
+
+
+def _rank(rows: Sequence[Outcome]) -> str:
+    """Where FedPAC stands among the rows, on what they share."""
+    shared = Ground.of(rows)
+    scores = {row.row: float(shared.of_row(row).mean()) for row in rows}
+    score = scores.pop(OURS)
+    place = 1 + sum(other > score for other in scores.values())
+    lead = f"{abs(score - max(scores.values())):.2f} points {'ahead of the next' if place == 1 else 'behind the first'}"
+    return f"number {place} of {len(rows)} in {shared}, {lead}"
 
 
 def _exact(experiment: Experiment, setting: str, root: Path) -> list[dict[str, str]]:
@@ -352,13 +360,14 @@ def _draw_table(experiment: Experiment, found: dict[str, list[Outcome]], path: P
     ((key, rows),) = found.items()
     if len(rows) < 2:
         return []
-    shared = Ground.of(rows)
-    done = all(row.finished for row in rows)
-    dots = [
-        figures.Dot(row.title, shared.of_row(row), None if _stand_in(rows) else row.paper, row.which, row.row == OURS)
-        for row in rows
-    ]
-    return figures.beside_paper(dots, f"{_named(experiment.settings[key], rows)}, {shared}", path, final=done)
+    seeds = Ground.of(rows).seeds
+    dots = []
+    for row in (each.on(seeds) for each in rows):
+        which = row.which if row.finished else f"{row.which}, round {row.last}"
+        paper = None if _stand_in(rows) else row.paper
+        dots.append(figures.Dot(f"{row.title} ({which})", row.at(row.last), paper, row.row == OURS))
+    furthest = Ground(seeds, max(row.on(seeds).last for row in rows))
+    return figures.beside_paper(dots, f"{_named(experiment.settings[key], rows)}, {furthest}", path)
 
 
 def _draw_curves(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
