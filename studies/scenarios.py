@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedpac.data.scenario import DataConfig, Scenario, build, describe
-from fedpac.runs.figures import bubble_plots, bubbles
+from fedpac.runs.bubbles import bubble_plots, bubbles
 from fedpac.runs.style import save, style
 
 SHOWN: dict[str, dict[str, object]] = {

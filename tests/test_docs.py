@@ -12,8 +12,9 @@ import matplotlib
 import pytest
 from benchmarks.pages import filled
 
+from fedpac.runs.drawing import draw
 from fedpac.runs.reproduce import shipped
-from fedpac.runs.results import draw, exact_text, figure_settings, outcomes, page_text
+from fedpac.runs.results import exact_text, figure_settings, outcomes, page_text
 from fedpac.runs.tables import read_run
 
 ROOT = Path(__file__).parent.parent

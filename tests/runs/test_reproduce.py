@@ -16,8 +16,9 @@ from small_table import TABLE, contents, experiment
 from fedpac.config import make_config
 from fedpac.errors import ConfigError, RunError
 from fedpac.runs import reproduce
+from fedpac.runs.drawing import draw
 from fedpac.runs.reproduce import all_cells, cells, fill, find_experiments, shipped
-from fedpac.runs.results import draw, outcomes, write_page
+from fedpac.runs.results import outcomes, write_page
 from fedpac.runs.run import fingerprint, run
 from fedpac.runs.store import RunStore
 from fedpac.runs.tables import read_run

@@ -13,7 +13,7 @@ from fedpac.config import changed, make_config
 from fedpac.data.scenario import build, describe
 from fedpac.errors import RunError
 from fedpac.methods import methods
-from fedpac.runs import figures, style, tables
+from fedpac.runs import bubbles, figures, style, tables
 from fedpac.runs.anatomy import dissect
 from fedpac.runs.run import run
 
@@ -221,14 +221,14 @@ def test_the_run_knows_what_its_clients_hold(runs):
 def test_of_many_clients_a_sample_is_drawn(tmp_path, clients):
     counts = np.ones((clients, 3), int)
     groups = [i % 5 for i in range(clients)]
-    figures.bubble_plot(counts, "many", tmp_path / "b.png", groups)
+    bubbles.bubble_plot(counts, "many", tmp_path / "b.png", groups)
     label = f"60 of {clients:,} clients, coloured by group"
     assert (label in (tmp_path / "b.svg").read_text()) == (clients > 100)
-    drawn = figures._drawn(clients, groups)
+    drawn = bubbles._drawn(clients, groups)
     assert drawn == sorted(set(drawn))
     assert len(drawn) == (100 if clients == 100 else 60)
     assert np.ptp(np.bincount([groups[i] for i in drawn], minlength=5)) <= 2
-    assert len(figures._drawn(clients, ())) == len(figures._drawn(clients, [None] * clients)) == len(drawn)
+    assert len(bubbles._drawn(clients, ())) == len(bubbles._drawn(clients, [None] * clients)) == len(drawn)
 
 
 NUMBERS = 117_066  # weights of the paper's network for 28 x 28 images

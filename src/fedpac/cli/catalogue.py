@@ -163,8 +163,10 @@ def _show_scenario(
     if built.note:
         out.print(f"[yellow]{escape(built.note)}[/]")
     if figure is not None:
-        from fedpac.runs.figures import bubble_plot
+        from fedpac.runs.bubbles import bubble_plot
+        from fedpac.runs.tables import stand_in_mark
 
-        title = built.name + (" (stand-in data)" if built.note else "")
-        written = bubble_plot(counts, title, figure, [client.group for client in built.clients])
+        written = bubble_plot(
+            counts, built.name + stand_in_mark([built.note]), figure, [client.group for client in built.clients]
+        )
         out.print(f"Written: {', '.join(map(str, written))}", soft_wrap=True)

@@ -75,8 +75,9 @@ def reproduce(
 
     Finished runs are never repeated, an interrupted one goes on where it was, and tables that share a run share it.
     """
+    from fedpac.runs.drawing import draw
     from fedpac.runs.reproduce import all_cells, cells, fill, find_experiments, shipped
-    from fedpac.runs.results import draw, write_page
+    from fedpac.runs.results import write_page
 
     if name is None:
         _list_experiments(folder)

@@ -4,17 +4,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedpac.methods.base import Which
-from fedpac.runs import figures
 from fedpac.runs.reproduce import Cell, Experiment, Setting, cells
 from fedpac.runs.store import explained, write_atomically
-from fedpac.runs.tables import SPLITS, RunData, csv_text, markdown, summarise
+from fedpac.runs.tables import SPLITS, RunData, csv_text, markdown, stand_in_mark, summarise
 
 OURS = "fedpac"  # the row whose rank is told
 
@@ -153,7 +151,7 @@ def _runs(experiment: Experiment, setting: str, row: str, root: Path) -> list[Ru
 
 
 def write_page(experiments: Sequence[Experiment], root: Path, page: Path) -> None:
-    """The page, and beside the runs a CSV file for each experiment. Figures are drawn by draw()."""
+    """The page, and beside the runs a CSV file for each experiment. Figures are drawn by drawing.draw()."""
     with explained(page.parent):
         page.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(page, page_text(experiments, root, page).encode())
@@ -199,7 +197,7 @@ def _section(experiment: Experiment, root: Path, page: Path) -> str:
     for key, setting in experiment.settings.items():
         rows = outcomes(experiment, key, root)
         if any(row.runs for row in rows):
-            parts += [f"### {_named(setting, rows)}\n", setting_table(rows), *_remarks(rows)]
+            parts += [f"### {named(setting, rows)}\n", setting_table(rows), *_remarks(rows)]
         else:
             waiting.append(setting.title)
     for image in figure_settings(experiment, page):
@@ -214,7 +212,7 @@ def setting_table(rows: Sequence[Outcome]) -> str:
     """The rows of one setting. Where some lack rounds or seeds, a column compares all on what they share."""
     ran = [row for row in rows if row.runs]
     columns = dict(COLUMNS)
-    if _stand_in(rows) or not any(row.paper is not None for row in rows):
+    if stand_in(rows) or not any(row.paper is not None for row in rows):
         del columns["paper"], columns["difference"]
     shared = Ground.of(ran)
     if not all(row.finished and row.seeds == shared.seeds for row in ran):
@@ -252,16 +250,12 @@ def _spread(values: np.ndarray[Any, Any]) -> str:
     return f"{values.mean():.2f}" + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
 
 
-def _named(setting: Setting, rows: Sequence[Outcome]) -> str:
+def named(setting: Setting, rows: Sequence[Outcome]) -> str:
     """The setting's title. Data that are not the paper's are never shown under its name alone."""
-    return setting.title + _stand_in_mark(rows)
+    return setting.title + stand_in_mark([stand_in(rows)])
 
 
-def _stand_in_mark(rows: Sequence[Outcome]) -> str:
-    return " (stand-in data)" if _stand_in(rows) else ""
-
-
-def _stand_in(rows: Sequence[Outcome]) -> str:
+def stand_in(rows: Sequence[Outcome]) -> str:
     return next((run.note for row in rows for run in row.runs if run.note), "")
 
 
@@ -269,7 +263,7 @@ def _remarks(rows: Sequence[Outcome]) -> list[str]:
     """What to make of a table: whether it may be compared, and where FedPAC stands."""
     ran = [row for row in rows if row.runs]
     remarks = []
-    if note := _stand_in(rows):
+    if note := stand_in(rows):
         remarks.append(f"**Not the paper's data** ({note}): its numbers are not shown here, they are of other data.\n")
     if any(row.row == OURS for row in ran) and len(ran) > 1:
         ended = [row for row in ran if row.finished]
@@ -333,9 +327,6 @@ def _exact(experiment: Experiment, setting: str, root: Path) -> list[dict[str, s
     return lines
 
 
-# --- the figures --------------------------------------------------------------------------------------------------
-
-
 def figure_settings(experiment: Experiment, page: Path) -> dict[Path, list[str]]:
     """The experiment's figures (PNG; each has an SVG beside it) and the settings that each one shows."""
     settings: dict[Path, list[str]] = {}
@@ -344,73 +335,3 @@ def figure_settings(experiment: Experiment, page: Path) -> dict[Path, list[str]]
         name = key.replace(",", "-") if alone else setting.data["dataset"]
         settings.setdefault(page.parent / "img" / "results" / f"{experiment.name}-{name}.png", []).append(key)
     return settings
-
-
-def draw(experiment: Experiment, root: Path, page: Path) -> list[Path]:
-    """The experiment's figures, as far as there are runs for them."""
-    written: list[Path] = []
-    for path, keys in figure_settings(experiment, page).items():
-        found = {key: [o for o in outcomes(experiment, key, root) if o.runs] for key in keys}
-        if found := {key: rows for key, rows in found.items() if rows}:
-            written += _DRAW[experiment.shows](experiment, found, path)
-    return written
-
-
-def _draw_table(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
-    ((key, rows),) = found.items()
-    if len(rows) < 2:
-        return []
-    seeds = Ground.of(rows).seeds
-    dots = []
-    for row in (each.on(seeds) for each in rows):
-        which = row.which if row.finished else f"{row.which}, round {row.last}"
-        paper = None if _stand_in(rows) else row.paper
-        dots.append(figures.Dot(f"{row.title} ({which})", row.at(row.last), paper, row.row == OURS))
-    furthest = Ground(seeds, max(row.on(seeds).last for row in rows))
-    return figures.beside_paper(dots, f"{_named(experiment.settings[key], rows)}, {furthest}", path)
-
-
-def _draw_curves(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
-    ((key, rows),) = found.items()
-    lines = [figures.Line(row.title, row.method, row.runs, row.which) for row in rows]
-    return figures.curves(lines, _named(experiment.settings[key], rows), path)
-
-
-def _draw_sweep(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
-    points: dict[str, list[tuple[float, float]]] = {}
-    for key, rows in found.items():
-        for row in rows:
-            x = experiment.settings[key].x
-            if x is not None and row.finished:
-                points.setdefault(row.row, []).append((x, row.final))
-    if max(map(len, points.values()), default=0) < 2:
-        return []
-    every = [row for rows in found.values() for row in rows]
-    named = {row.row: row for row in every}
-    lines = [
-        figures.Sweep(f"{named[key].title} ({named[key].which})", named[key].method, line)
-        for key, line in points.items()
-    ]
-    title = _shared_title([experiment.settings[key] for key in found]) + _stand_in_mark(every)
-    return figures.sweep(lines, experiment.axis, title, path)
-
-
-def _shared_title(settings: Sequence[Setting]) -> str:
-    """The words, between commas, with which all titles begin: 'CIFAR-10, 20 clients' of those with s = 0, 20, ... %."""
-    parts = [setting.title.split(", ") for setting in settings]
-    return ", ".join(some[0] for some in takewhile(lambda some: len(set(some)) == 1, zip(*parts, strict=False)))
-
-
-def _draw_weights(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
-    """In the paper's rounds; if no run has come that far, in those that there are."""
-    (method,) = {row.title for rows in found.values() for row in rows}
-    runs = {
-        experiment.settings[key].title.rpartition(", ")[2]: row.runs[0]
-        for key, (row,) in found.items()
-        if row.runs[0].peer_weights
-    }
-    far = {title: run for title, run in runs.items() if set(figures.PAPER_ROUNDS) <= set(run.peer_weights)}
-    return figures.weight_heatmaps(far or runs, method, path) if runs else []
-
-
-_DRAW = {"table": _draw_table, "curves": _draw_curves, "sweep": _draw_sweep, "weights": _draw_weights}

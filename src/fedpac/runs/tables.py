@@ -173,6 +173,11 @@ def _name(run: RunData, alike: Sequence[RunData]) -> str:
     return f"{run.title} ({own})" if own else run.title
 
 
+def stand_in_mark(notes: Iterable[str]) -> str:
+    """What follows a title wherever one of its runs is not on the published data."""
+    return " (stand-in data)" if any(notes) else ""
+
+
 # --- one run: the summary -----------------------------------------------------------------------------------------
 
 
