@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
-from fedpac.runs.figures import accuracy_curves, weight_heatmap
-from fedpac.runs.tables import read_run
+from fedpac.runs.figures import accuracy_curves
+from fedpac.runs.heatmaps import weight_heatmap
+from fedpac.runs.reading import read_run
 
 ROOT = Path(__file__).parents[1]
 

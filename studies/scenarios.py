@@ -15,7 +15,9 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedpac.data.scenario import DataConfig, Scenario, build, describe
+from fedpac.data.clients import Scenario
+from fedpac.data.config import DataConfig
+from fedpac.data.scenario import build, describe
 from fedpac.runs.bubbles import bubble_plots, bubbles
 from fedpac.runs.style import save, style
 

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import gzip
+import importlib
 import json
 import os
 import re
@@ -133,6 +134,25 @@ def test_a_method_in_one_file_beside_the_user(tmp_path):
     assert shown.stdout.startswith("Mine on digits")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("class Mine(\n", "SyntaxError"),
+        ("1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("from fedpac.methods.base import Method\n\n\nclass Mine(Method): ...\n", "'broken:Mine' lacks local, merge"),
+    ],
+)
+def test_a_method_of_ones_own_that_is_broken(fedpac, tmp_path, monkeypatch, text, message):
+    (tmp_path / "broken.py").write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    importlib.invalidate_caches()
+    code, _, complaint = fedpac("run", "--method", "broken:Mine")
+    assert code == 1
+    assert message in complaint
+    assert "Traceback" not in complaint
+
+
 def test_figures_of_a_run(fedpac):
     arguments = [a for a in SMALL if a != "--no-figures"]
     assert fedpac("run", *arguments, "--out", "r")[0] == 0
@@ -145,9 +165,14 @@ def test_figures_of_a_run(fedpac):
     ("arguments", "message"),
     [
         (["run", "--method", "fedpax"], "no method 'fedpax'. Did you mean 'fedpa"),
-        (["run", "--method", "nowhere:Thing"], "expected 'package.module:Class'"),
+        (["run", "--method", "nowhere:Thing"], "expected an importable 'package.module:Class'"),
+        (["run", "--method", ".x:Thing"], "expected an importable 'package.module:Class'"),
+        (
+            ["run", "--method", "fedpac.methods.base:Method"],
+            "lacks local, merge, personal, received, send",
+        ),
         (["run", "--method", "json:dumps"], "not a subclass of fedpac.Method"),
-        (["run", "--method", ":Thing"], "expected 'package.module:Class'"),
+        (["run", "--method", ":Thing"], "expected an importable 'package.module:Class'"),
         (["run", "--set", "method.name=3"], "method.name = 3"),
         (["run", "--device", "gpu"], "device 'gpu' cannot be used here"),
         (["run", "--dataset", "digit"], "Did you mean 'digits'"),

@@ -5,7 +5,8 @@ import tomllib
 import pytest
 
 from fedpac.config import make_config, override, read_config
-from fedpac.data.scenario import PRESETS, build, describe
+from fedpac.data.config import PRESETS
+from fedpac.data.scenario import build, describe
 from fedpac.errors import ConfigError
 from fedpac.methods import methods
 

@@ -13,9 +13,9 @@ import pytest
 from benchmarks.pages import filled
 
 from fedpac.runs.drawing import draw
-from fedpac.runs.reproduce import shipped
+from fedpac.runs.experiment import shipped
+from fedpac.runs.reading import read_run
 from fedpac.runs.results import exact_text, figure_settings, outcomes, page_text
-from fedpac.runs.tables import read_run
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "results" / "fashion-mnist-20"

@@ -147,3 +147,16 @@ def test_weights_keep_their_types():
     trained = train(client, start, loss=mixed)
     assert {name: t.dtype for name, t in trained.items()} == {name: t.dtype for name, t in start.items()}
     assert not torch.equal(trained["head.weight"], start["head.weight"])
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_the_part_that_is_not_trained_is_frozen_altogether(part):
+    """Running statistics are no parameters, and yet they would move; dropout would blur what the other part sees."""
+    data = tiny_data()
+    layers = [nn.Linear(INPUTS, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.3)]
+    model = Classifier(nn.Sequential(*layers), nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, CLASSES)))
+    task = tiny_task(len(data), model=model)
+    trained = train(visit(task, data, 0), task.initial, part=part)
+    still = {name: tensor for name, tensor in task.initial.items() if not name.startswith(part)}
+    assert_equal({name: trained[name] for name in still}, still)
+    assert any(not torch.equal(trained[name], tensor) for name, tensor in task.initial.items() if "running" in name)

@@ -32,6 +32,7 @@ from fedpac.runs.run import fingerprint, make_task
 from fedpac.runs.store import CHECKPOINT, RunStore, explained, write_atomically
 from fedpac.server import Server
 from fedpac.task import Recipe, State, Task
+from fedpac.threads import one_thread
 from fedpac.training import evaluate, logits
 
 Arrays = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]
@@ -135,7 +136,7 @@ class Result:
     @cached_property
     def accuracy(self) -> list[float]:
         """Accuracy of `models[i]` on client i's test data."""
-        with _one_thread():
+        with one_thread():
             return [evaluate(self.model(i).module, *c.test.tensors())[0] for i, c in enumerate(self.scenario.clients)]
 
     def model(self, client: int, which: Which | None = None) -> "ClientModel":
@@ -149,7 +150,7 @@ class Result:
         state = moved(copy.deepcopy(self.states.get(client, {})), there)
         data, lent = self.scenario.clients[client], copy_with(self.task.model, self.task.initial).to(there)
         visitor = Client(client, data, self.task, lent, self.server.round + 1, state)
-        with _one_thread():
+        with one_thread():
             down = Message(**moved(self.method.send(self.server, client), there))
             if which == "received":
                 module = self.method.received(visitor, down)
@@ -197,7 +198,7 @@ class ClientModel:
 
     def predict_proba(self, x: ArrayLike) -> NDArray[np.float64]:
         """(samples, classes): the probability of each class."""
-        with _one_thread():
+        with one_thread():
             scores = logits(self.module, self.prepare(x))
         proba: NDArray[np.float64] = F.softmax(scores.double(), dim=1).numpy()  # the same for log-probabilities
         return proba
@@ -246,17 +247,6 @@ class ClientModel:
             tensors = {name: tensor.detach().contiguous().clone() for name, tensor in sorted(weights.items())}
             write_atomically(path, save(tensors, {"fedpac": json.dumps(about)}))
         return path
-
-
-class _one_thread:  # noqa: N801  (used like a function)
-    """As in a worker, so that sums are taken in the same order and numbers agree to the last bit."""
-
-    def __enter__(self) -> None:
-        self.threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def __exit__(self, *error: object) -> None:
-        torch.set_num_threads(self.threads)
 
 
 def _check_fits(task: Task, scenario: Scenario) -> None:

@@ -62,6 +62,12 @@ class Client:
         assert isinstance(part, dict), f"client state '{name}' holds no weights"
         return part
 
+    def tensor(self, name: str, default: Tensor | None = None) -> Tensor:
+        """A tensor that the client keeps; as long as it has none, the default."""
+        part = self.state[name] if default is None else self.state.get(name, default)
+        assert isinstance(part, Tensor), f"client state '{name}' is no tensor"
+        return part
+
     def with_weights(self, weights: Weights) -> nn.Module:
         """The lent network, holding these weights until the next call."""
         return load_into(self.model, weights)

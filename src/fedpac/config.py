@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedpac.data.scenario import PRESETS, DataConfig
+from fedpac.data.config import PRESETS, DataConfig
 from fedpac.errors import ConfigError, unknown
 from fedpac.methods import Method, make_method
 from fedpac.task import Recipe

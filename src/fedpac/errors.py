@@ -32,6 +32,10 @@ class RunInUseError(RunError):
     """A run folder that another process is writing."""
 
 
+class NotEvaluatedError(RunError):
+    """A run that has begun, but has no result to show yet."""
+
+
 class TrainingError(FedpacError):
     """Training that left the numbers: says which client and which round."""
 

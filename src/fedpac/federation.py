@@ -13,6 +13,7 @@ from fedpac.methods.base import Method, Which
 from fedpac.randomness import torch_stream
 from fedpac.server import Server
 from fedpac.task import Task
+from fedpac.threads import one_thread
 from fedpac.timing import span
 
 
@@ -68,6 +69,7 @@ class Federation:
         while self.server.round < self.task.rounds:
             yield self.step()
 
+    @one_thread()  # the server's sums as well: a run may go on where there are other cores
     @span("server", root=True)
     def step(self) -> RoundReport:
         start = time.perf_counter()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedpac.message import Weights
+from fedpac.message import Message, Weights
 from fedpac.native.vectors import weighted_sum
 from fedpac.randomness import torch_stream
 from fedpac.task import State, Task
@@ -31,6 +31,11 @@ class Server:
         part = self.state[name]
         assert isinstance(part, Tensor), f"server state '{name}' is no tensor"
         return part
+
+
+def average_of(replies: Mapping[int, Message], name: str) -> Weights:
+    """The clients' weights of that name, each counted by its number n of samples."""
+    return average({i: up.weights(name) for i, up in replies.items()}, {i: up.number("n") for i, up in replies.items()})
 
 
 def average(weights: Mapping[int, Weights], shares: Mapping[int, float]) -> Weights:

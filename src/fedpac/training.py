@@ -130,8 +130,6 @@ def train(
     after_step: Callable[[nn.Module], None] | None = None,
     epochs: int | None = None,
     lr: float | None = None,
-    momentum: float | None = None,
-    weight_decay: float | None = None,
     purpose: str = "train",
 ) -> Weights:
     """Mini-batch SGD with momentum from `weights`; returns all weights of the model, the named part trained.
@@ -141,12 +139,10 @@ def train(
     inputs        stands in for the client's images (features computed once, for a head)
     batches       index tensors to use instead of `epochs` shuffled passes
     purpose       names the random stream: equal purposes see equal batches
-    lr, epochs, momentum, weight_decay default to the client's recipe
+    lr, epochs    default to the client's recipe
     """
     recipe = client.recipe
     lr = recipe.lr if lr is None else lr
-    momentum = recipe.momentum if momentum is None else momentum
-    weight_decay = recipe.weight_decay if weight_decay is None else weight_decay
     model = client.model if model is None else model
     if not _trained(model, part):
         return weights_of(load_into(model, weights))  # a body or a head without weights has nothing to learn
@@ -165,9 +161,11 @@ def train(
         torch.no_grad(),
     ):
         model.train()
-        norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        for name, section in model.named_children():
+            section.train(part in ("all", name))  # frozen is also what is no parameter: running statistics, dropout
+        norms = [m for m in model.modules() if m.training and isinstance(m, nn.modules.batchnorm._BatchNorm)]
         by_hand = _by_hand(model, loss)
-        velocity = torch.zeros_like(parameters) if momentum else None
+        velocity = torch.zeros_like(parameters) if recipe.momentum else None
         for index in batches:
             for norm in norms:
                 norm.train(len(index) > 1)  # one sample has no variance: the running statistics stand in
@@ -181,7 +179,7 @@ def train(
             with update:
                 if correction is not None:
                     correction(parameters, gradient)
-                sgd_step(parameters, gradient, velocity, lr, momentum, weight_decay)
+                sgd_step(parameters, gradient, velocity, lr, recipe.momentum, recipe.weight_decay)
                 if after_step is not None:
                     after_step(model)
         if not math.isfinite(parameters.sum()):  # one pass; numbers whose sum is too large have diverged as well

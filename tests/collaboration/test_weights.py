@@ -150,13 +150,6 @@ def test_permuting_clients_permutes_the_weights(seed, covariance, centre, data):
     np.testing.assert_allclose(permuted, alpha[np.ix_(order, order)], atol=1e-8)
 
 
-def test_the_last_rounds_weights_are_a_start_and_nothing_more():
-    clients = oracle.make_clients(SIZES, K)
-    cold = weights(clients)
-    rolled = torch.from_numpy(np.roll(cold, 1, axis=0).copy())
-    np.testing.assert_allclose(weights(clients, start=rolled), cold, atol=1e-9)
-
-
 def test_small_weights_are_cut_and_the_rest_fill_up():
     clients = oracle.make_clients(SIZES, K)
     whole, cut = weights(clients), weights(clients, cutoff=0.2)

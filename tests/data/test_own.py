@@ -63,6 +63,7 @@ x, y, xt, yt = client()
         ([(x, y * 1.0, xt, yt)], "expected one whole number per sample"),
         ([(x, y - 1, xt, yt)], "the label -1, the smallest allowed is 0"),
         ([(x, y + 2, xt, yt)], "the label 4, allowed are 0 to 3"),
+        ([(x, y + 10**10, xt, yt)], "expected classes numbered 0, 1, 2, ..."),
         ([(x * np.nan, y, xt, yt)], "infinite or not a number"),
         ([(x, y, xt[:, :3], yt)], "client 0: samples are torch.float32 of shape (3,)"),
         ([(x, y, xt, yt), client(shape=(6,))], "client 1: samples are torch.float32 of shape (6,), those before"),
@@ -200,11 +201,16 @@ def test_owners_may_be_names(tmp_path):
     assert [c.name for c in from_owners(tmp_path / "a.npz").clients] == ["a", "b"]
 
 
+OWNED = {"x": np.zeros((3, 2)), "y": np.zeros(3, int)}
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int)}, "expected x, y and writer"),
-        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "writer": [0, 1]}, "one entry for each of 3 samples"),
+        (OWNED, "expected x, y and writer"),
+        ({**OWNED, "writer": [0, 1]}, "one entry for each of 3 samples"),
+        ({**OWNED, "writer": [0, 5, 5], "writer_id": ["a", "b"]}, "the numbers 0 to 5, but writer_id has shape"),
+        ({**OWNED, "writer": [0, -1, 0], "writer_id": ["a", "b"]}, "the numbers -1 to 0, but writer_id has shape"),
     ],
 )
 def test_bad_owners(tmp_path, content, words):

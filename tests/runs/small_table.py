@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedpac.runs.reproduce import read_experiment
+from fedpac.runs.experiment import read_experiment
 
 TABLE = """
 title = "A small table"

@@ -7,10 +7,10 @@ import pytest
 from small_table import TABLE, contents, experiment
 
 from fedpac.errors import RunError
+from fedpac.runs.reading import read_runs
 from fedpac.runs.reproduce import cells, fill
 from fedpac.runs.run import advance, resume
 from fedpac.runs.store import RunStore
-from fedpac.runs.tables import read_runs
 
 
 def test_a_run_without_its_checkpoint_is_done_again_and_stays_until_then(filled, tmp_path):
@@ -24,10 +24,10 @@ def test_a_run_without_its_checkpoint_is_done_again_and_stays_until_then(filled,
     with pytest.raises(RunError, match=r"has 4 rounds, but no checkpoint\.safetensors"):
         resume(cell.folder)
 
-    place = cell.workplace
-    assert place != cell.folder
-    advance(cell.config, place, stop=lambda report: report.round == 3)  # interrupted before it has come as far
-    cell.settle(place)
+    with cell.claimed() as place:
+        assert place != cell.folder
+        advance(cell.config, place, stop=lambda report: report.round == 3)  # interrupted before it has come as far
+    begun = contents(place)
     assert contents(cell.folder) == before
     assert [found.path for found in read_runs([cell.folder.parent])] == [cell.folder]
 
@@ -38,6 +38,7 @@ def test_a_run_without_its_checkpoint_is_done_again_and_stays_until_then(filled,
         locked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "another process has it" in locked.stdout
     assert contents(cell.folder) == before  # nobody's folder is taken away while it is being written
+    assert contents(place) == begun  # nor is its run done a second time meanwhile
 
     assert list(fill(wanted)) == [cell]
     assert [entry.name for entry in cell.folder.parent.iterdir()] == [cell.folder.name]

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,12 @@ from small_table import TABLE, contents, experiment
 from fedpac.config import make_config
 from fedpac.errors import ConfigError, RunError
 from fedpac.runs import reproduce
-from fedpac.runs.reproduce import all_cells, cells, fill, find_experiments, shipped
+from fedpac.runs.experiment import find_experiments, shipped
+from fedpac.runs.reading import read_run
+from fedpac.runs.reproduce import all_cells, cells, fill
 from fedpac.runs.results import outcomes
 from fedpac.runs.run import fingerprint, run
 from fedpac.runs.store import RunStore
-from fedpac.runs.tables import read_run
 
 # --- the paper's ----------------------------------------------------------------------------------------------------
 
@@ -237,23 +240,32 @@ def test_a_table_of_ones_own_leaves_the_papers_page_alone(filled, tmp_path):
     assert "A small table" in (tmp_path / "results" / "small.md").read_text()
 
 
-def test_a_cell_that_another_process_has_is_left_to_it(tmp_path):
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Another process writes in that folder."""
+    code = "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX); print(); time.sleep(60)"
+    command = [sys.executable, "-u", "-c", code, folder / ".lock"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            holder.stdout.readline()
+            yield
+        finally:
+            holder.kill()
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_cell_that_another_process_has_is_left_to_it(tmp_path, checkpoint):
+    """Also one that it has begun so lately that there is no checkpoint yet."""
     small = experiment(tmp_path)
     wanted = cells(small, tmp_path / "results", only="digits,6")
     list(fill(wanted[:1], rounds=1))
-    holder = subprocess.Popen(
-        [sys.executable, "-c", "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX);"
-         "print('held', flush=True); time.sleep(60)", wanted[0].folder / ".lock"],
-        stdout=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert holder.stdout is not None
-        holder.stdout.readline()
+    if not checkpoint:
+        (wanted[0].folder / "checkpoint.safetensors").unlink()
+    with held(wanted[0].folder):
         assert [cell.row for cell in fill(wanted)] == ["fedavg", "fedpac-cc"]
-    finally:
-        holder.kill()
-        holder.wait()
     assert wanted[0].done() == 1
+    assert not list(wanted[0].folder.parent.glob(".*"))
 
 
 def test_another_run_in_the_cells_folder_is_an_error(filled, tmp_path):
@@ -262,6 +274,9 @@ def test_another_run_in_the_cells_folder_is_an_error(filled, tmp_path):
     other = experiment(tmp_path, TABLE.replace("rounds = 6", "rounds = 7"))
     with pytest.raises(RunError, match=r"fedpac-seed0 holds a run with another config than small asks for; move it"):
         list(fill(cells(other, tmp_path / "results")))
+    told = []
+    assert list(fill(cells(other, tmp_path / "results"), failed=lambda cell, error: told.append(cell.row))) == []
+    assert len(told) == 6
     assert contents(tmp_path / "results") == contents(root)
 
 

@@ -9,9 +9,9 @@ from PIL import Image
 from small_table import TABLE, experiment
 
 from fedpac.runs.drawing import draw
+from fedpac.runs.reading import read_run
 from fedpac.runs.reproduce import cells, fill
 from fedpac.runs.results import outcomes, write_page
-from fedpac.runs.tables import read_run
 
 
 def test_the_page_sets_ours_beside_the_papers(filled, tmp_path):
@@ -109,7 +109,7 @@ def test_a_second_seed_that_has_begun_does_not_change_a_finished_result(filled, 
     list(fill(cells(small, root, seeds=2, only="digits,6,fedpac"), rounds=2))
     rows = outcomes(small, "digits,6", root)
     assert [(row.final, row.best) for row in rows] == before
-    assert rows[0].begun == 1
+    assert [run.seed for run in rows[0].begun] == [1]
     write_page([small], root, tmp_path / "docs" / "results.md")
     assert "| 6 | 1, 1 more begun |" in (tmp_path / "docs" / "results.md").read_text()
     assert '"digits,6",fedpac,FedPAC,1,' in (root / "small.csv").read_text()  # but its numbers are there
@@ -140,12 +140,36 @@ def test_figures_of_a_sweep_and_of_short_runs(filled, tmp_path):
     _, root = filled
     swept = experiment(tmp_path, TABLE.replace('shows = "table"', 'shows = "sweep"\naxis = "s"'))
     svg = next(path for path in draw(swept, root, tmp_path / "results.md") if path.suffix == ".svg").read_text()
-    assert "<!-- Digits, 6 clients -->" in svg
+    assert "<!-- Digits, 6 clients, seed 0 -->" in svg
     for path in root.glob("*/*/environment.json"):
         copy = tmp_path / "stand-in" / path.relative_to(root)
         shutil.copytree(path.parent, copy.parent)
         copy.write_text(json.dumps(json.loads(path.read_text()) | {"note": "stand-in: 7 images"}))
     svg = next(path for path in draw(swept, tmp_path / "stand-in", tmp_path / "results.md") if path.suffix == ".svg")
-    assert "<!-- Digits, 6 clients (stand-in data) -->" in svg.read_text()
+    assert "<!-- Digits, 6 clients (stand-in data), seed 0 -->" in svg.read_text()
     one = re.sub(r"fed(avg|pac-).*\n", "", TABLE.replace(", fedavg-ft = 99.99", "")).replace('"table"', '"weights"')
     assert draw(experiment(tmp_path, one), root, tmp_path / "results.md")
+
+
+def test_a_folder_that_is_damaged_or_anothers_is_named_and_hides_nothing_else(filled, tmp_path):
+    small, root = filled
+    root = shutil.copytree(root, tmp_path / "results")
+    (root / "digits-6" / "fedavg-seed0" / "metrics.csv").write_text("a,b\n1,2\n")
+    config = root / "digits-6-s80" / "fedpac-seed0" / "config.toml"
+    config.write_text(config.read_text().replace("epochs = 1", "epochs = 2"))
+    write_page([small], root, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert len(re.findall(r"\| FedAvg(-FT)? \|.*its folder is unusable", text)) == 2
+    assert re.search(r"\| FedPAC \|.*its folder is unusable", text)
+    assert "5 of 6 runs, 1 unusable" in text  # the damaged one has all its rounds
+    assert "FedPAC is number" in text[: text.index("s = 80 %")]
+
+
+def test_points_of_a_sweep_are_of_the_same_seeds(filled, tmp_path):
+    _, root = filled
+    root = shutil.copytree(root, tmp_path / "results")
+    swept = experiment(tmp_path, TABLE.replace('shows = "table"', 'shows = "sweep"\naxis = "s"'))
+    page = tmp_path / "results.md"
+    one = next(path for path in draw(swept, root, page) if path.suffix == ".svg").read_bytes()
+    list(fill(cells(swept, root, seeds=2, only="digits,6,fedpac")))  # a second seed of one point
+    assert next(path for path in draw(swept, root, page) if path.suffix == ".svg").read_bytes() == one

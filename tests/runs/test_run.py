@@ -1,9 +1,8 @@
-"""A run's folder through interruptions: killed, cut off, full disks, two writers, other configs."""
+"""A run through interruptions: killed, cut off, damaged, continued by others."""
 
 import csv
 import json
 import multiprocessing
-import os
 import random
 import shutil
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_run import exact, small
 
 from fedpac.config import make_config
 from fedpac.errors import CheckpointError, RunError, TrainingError
@@ -24,27 +24,6 @@ from fedpac.runs.run import advance, resume, run
 from fedpac.runs.store import RunStore
 
 fork = multiprocessing.get_context("fork")
-EXACT = ("config.toml", "clients.csv", "metrics.csv", "weights.csv")
-
-
-def small(rounds=8, method="fedpac", **more):
-    """Four clients with ten images each, and the smallest model there is: a round takes milliseconds."""
-    sections = {
-        "method": method,
-        "model": "logistic",
-        "data": {"dataset": "digits", "clients": 4, "samples": 10, "test_samples": 10},
-        "training": {"epochs": 1},
-        "run": {"rounds": rounds, "evaluate_every": 2, "checkpoint_every": 3, "workers": 2},
-    }
-    for key, value in more.items():
-        section, _, name = key.partition("__")
-        sections[section][name] = value
-    return make_config(sections)
-
-
-def exact(folder: Path) -> dict[str, bytes]:
-    """Everything in the folder that must not depend on how the run went."""
-    return {name: (folder / name).read_bytes() for name in EXACT}
 
 
 def rows(folder: Path, table: str) -> list[dict[str, str]]:
@@ -73,13 +52,6 @@ class Infinite(FedAvg):
         if client.id == 2 and client.round == 5:
             client.train_set[0].fill_(float("nan"))
         return super().fit(client, w, down)
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("reference") / "run"
-    run(small(), folder)
-    return folder
 
 
 # --- the same numbers ---------------------------------------------------------------------------------------------
@@ -278,6 +250,13 @@ def test_a_checkpoint_of_another_config(unfinished):
         resume(unfinished)
 
 
+def test_a_checkpoint_of_an_older_revision_of_the_method(unfinished, monkeypatch):
+    """The same settings mean other numbers now."""
+    monkeypatch.setattr(FedPAC, "revision", 2)
+    with pytest.raises(CheckpointError, match="another config"):
+        resume(unfinished)
+
+
 def test_other_workers_and_engine_may_continue(unfinished, reference):
     config = (unfinished / "config.toml").read_text()
     (unfinished / "config.toml").write_text(config.replace('engine = "auto"', 'engine = "serial"'))
@@ -323,95 +302,3 @@ def test_a_run_on_a_stand_in_does_not_go_on_with_the_published_data(unfinished):
 
 
 # --- folders ------------------------------------------------------------------------------------------------------
-
-
-def test_a_folder_with_a_run_is_not_used_again(tmp_path, reference):
-    folder = shutil.copytree(reference, tmp_path / "run")
-    with pytest.raises(RunError, match="already holds a run"):
-        run(small(rounds=2), folder)
-    assert exact(folder) == exact(reference)
-
-
-def test_a_folder_with_something_else_is_not_used(tmp_path):
-    (tmp_path / "thesis.tex").write_text("my life's work")
-    with pytest.raises(RunError, match="is not empty"):
-        run(small(rounds=2), tmp_path)
-    assert (tmp_path / "thesis.tex").read_text() == "my life's work"
-
-
-def test_a_start_that_was_killed_before_its_first_round_can_be_repeated(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "clients.csv").write_text("client,na")
-    (tmp_path / "run" / ".clients.csv.1.tmp").write_text("client,na")
-    run(small(rounds=2), tmp_path / "run")
-
-
-def test_a_path_through_a_file(tmp_path):
-    (tmp_path / "file").write_text("")
-    for out in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(RunError, match="file, not a folder"):
-            run(small(rounds=2), out)
-
-
-def test_resume_without_a_run(tmp_path):
-    with pytest.raises(RunError, match="holds no run"):
-        resume(tmp_path)
-
-
-def test_two_processes_on_one_folder(tmp_path):
-    started = fork.Event()
-
-    def work() -> None:
-        def hold(report):
-            started.set()
-            time.sleep(60)
-
-        run(small(), tmp_path / "run", progress=hold)
-
-    process = fork.Process(target=work)
-    process.start()
-    try:
-        assert started.wait(60)
-        with pytest.raises(RunError, match="another process is writing"):
-            resume(tmp_path / "run")
-        with pytest.raises(RunError, match="another process is writing"):
-            run(small(), tmp_path / "run")
-    finally:
-        process.kill()
-        process.join()
-    resume(tmp_path / "run")  # the lock died with its owner, at once
-
-
-@pytest.fixture
-def tiny_disk(tmp_path):
-    """A file system of 160 kB, which only root can have."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(place)]
-    if os.geteuid() != 0 or not shutil.which("mount") or subprocess.run(mounting, capture_output=True).returncode:
-        pytest.skip("cannot mount a file system here")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def test_a_full_disk_loses_nothing(tmp_path, tiny_disk, reference):
-    with pytest.raises(RunError, match="the disk is full: free some space, then continue"):
-        run(small(), tiny_disk / "run")
-    assert not list((tiny_disk / "run").glob(".*.tmp"))
-    subprocess.run(["mount", "-o", "remount,size=10m", str(tiny_disk)], check=True)
-    resume(tiny_disk / "run")
-    assert exact(tiny_disk / "run") == exact(reference)
-
-
-def test_no_space_at_all_leaves_nothing(tiny_disk):
-    (tiny_disk / "filler").write_bytes(b"x" * 155_000)
-    with pytest.raises(RunError, match="the disk is full"):
-        run(small(), tiny_disk / "run")
-    left = list((tiny_disk / "run").iterdir()) if (tiny_disk / "run").exists() else []
-    assert not [p for p in left if p.stat().st_size == 0 and p.name == "config.toml"]
-
-
-def test_a_read_only_folder(tiny_disk):
-    subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
-    with pytest.raises(RunError, match="read-only: choose another folder"):
-        run(small(), tiny_disk / "run")

@@ -2,42 +2,24 @@
 
 import csv
 import io
-import json
-import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
+from small_run import tiny
 
-from fedpac.config import changed, make_config
+from fedpac.config import make_config
 from fedpac.data.scenario import build, describe
 from fedpac.errors import RunError
 from fedpac.methods import methods
 from fedpac.runs import bubbles, figures, style, tables
 from fedpac.runs.anatomy import dissect
-from fedpac.runs.run import run
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """FedPAC with two seeds and FedAvg, six clients in the digits' five groups."""
-    root = tmp_path_factory.mktemp("runs")
-    for method, seed in (("fedpac", 0), ("fedpac", 1), ("fedavg", 0)):
-        config = make_config(
-            {
-                "method": method,
-                "model": "logistic",
-                "data": {"dataset": "digits", "clients": 6, "samples": 10, "test_samples": 10},
-                "training": {"epochs": 1},
-                "run": {"rounds": 3, "seed": seed, "evaluate_every": 1, "engine": "serial"},
-            }
-        )
-        run(config, root / f"{method}{seed}")
-    return root
+from fedpac.runs.heatmaps import by_group, heatmap_rounds, heatmap_text
+from fedpac.runs.reading import read_run, read_runs, summarise
 
 
 def test_rows_agree_with_the_csv(runs):
-    rows = tables.compare(tables.read_runs([runs]))
+    rows = tables.compare(read_runs([runs]))
     assert [(row["method"], row["seeds"]) for row in rows] == [("FedAvg", "0"), ("FedPAC", "0, 1")]
     means = []
     for seed in (0, 1):
@@ -47,107 +29,23 @@ def test_rows_agree_with_the_csv(runs):
     assert rows[1]["received"] == f"{100 * np.mean(means):.2f} ± {100 * np.std(means, ddof=1):.2f}"
 
 
-def test_summary_is_what_the_table_says(runs):
-    written = json.loads((runs / "fedavg0" / "summary.json").read_text())
-    shown = json.loads(json.dumps(tables.summarise(tables.read_run(runs / "fedavg0"))))
-    assert {key: written[key] for key in shown} == shown
-    assert written.keys() - shown.keys() == {"command", "commit", "versions", "kernels", "machine", "resumed"}
-
-
-def test_describe_by_hand():
-    shown = tables.describe(np.array([0.5, 1.0, 0.0, 0.5]), np.array([1.0, 3.0, 0.0, 0.0]))
-    assert shown == {"mean": 0.5, "std": pytest.approx(0.125**0.5), "worst_decile": 0.0, "weighted_mean": 0.875}
-
-
 def test_csv_has_all_digits_and_reads_back(runs):
-    data = tables.read_runs([runs])
+    data = read_runs([runs])
     rows = list(csv.DictReader(io.StringIO(tables.csv_text(*tables.exact_rows(data)))))
     assert len(rows) == 3
-    assert float(rows[0]["personal_best_mean"]) == tables.summarise(data[0])["personal"]["best"]["mean"]
+    assert float(rows[0]["personal_best_mean"]) == summarise(data[0])["personal"]["best"]["mean"]
 
 
 def test_markdown_is_a_table(runs):
-    text = tables.markdown(tables.compare(tables.read_runs([runs])), tables.COLUMNS)
+    text = tables.markdown(tables.compare(read_runs([runs])), tables.COLUMNS)
     lines = text.splitlines()
     assert {line.count("|") for line in lines} == {len(tables.COLUMNS) + 1}
-
-
-def test_an_unfinished_run_can_be_looked_at(runs, tmp_path):
-    folder = shutil.copytree(runs / "fedavg0", tmp_path / "run")
-    (folder / "summary.json").unlink()
-    for name in ("metrics.csv", "rounds.csv"):
-        kept = [line for line in (folder / name).read_text().splitlines() if not line.startswith("3,")]
-        (folder / name).write_text("\n".join(kept) + "\n")
-    assert tables.compare([tables.read_run(folder)])[0]["rounds"] == "2 of 3"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("metrics.csv", "round,client,split,accuracy,loss\n", "no evaluated round yet"),
-        ("metrics.csv", "a,b\n1,2\n", "has the columns a,b; expected round,client"),
-        ("metrics.csv", "round,client,split,accuracy,loss\n1,0,received,good,1\n", "cannot be read as a run"),
-        ("clients.csv", None, "clients.csv is missing"),
-        ("environment.json", "{", "is damaged"),
-        ("config.toml", None, "holds no run"),
-    ],
-)
-def test_a_damaged_folder_says_what_is_wrong(runs, tmp_path, name, content, message):
-    folder = shutil.copytree(runs / "fedavg0", tmp_path / "run")
-    (folder / name).unlink() if content is None else (folder / name).write_text(content)
-    with pytest.raises(RunError, match=message):
-        tables.read_run(folder)
-
-
-def tiny(folder, **changes):
-    """A run of two rounds; changes are keys of the config with __ for the dot."""
-    values = {
-        "method": "fedavg",
-        "model": "logistic",
-        "data": {"dataset": "digits", "clients": 4, "samples": 10, "test_samples": 10},
-        "training": {"epochs": 1},
-        "run": {"rounds": 2, "evaluate_every": 1, "engine": "serial"},
-    }
-    for key, value in changes.items():
-        values = changed(values, key.replace("__", "."), value)
-    run(make_config(values), folder)
-
-
-def test_runs_of_one_method_are_grouped_by_what_is_different(tmp_path):
-    """Two learning rates with two seeds each are two rows, wherever the folders are and whatever they are called."""
-    for lr in (0.1, 0.2):
-        for seed in (0, 1):
-            tiny(tmp_path / f"{lr}" / f"fedavg-seed{seed}", training__lr=lr, run__seed=seed)
-    tiny(tmp_path / "other" / "local", method="local")
-    data = tables.read_runs([tmp_path / "0.1", tmp_path / "0.2", tmp_path / "other"])
-    rows = tables.compare(data)
-    assert [(row["method"], row["seeds"]) for row in rows] == [
-        ("FedAvg (lr=0.1)", "0, 1"), ("FedAvg (lr=0.2)", "0, 1"), ("Local-only", "0"),
-    ]  # fmt: skip
-    written = figures.draw_comparison(data, tmp_path / "figures")
-    svg = next(path for path in written if path.name == "accuracy.svg").read_text()
-    assert all(f"<!-- {row['method']} -->" in svg for row in rows)
-
-
-def test_a_long_difference_is_told_by_the_folder(tmp_path):
-    tiny(tmp_path / "a" / "fedavg")
-    tiny(tmp_path / "b" / "fedavg", training__lr=0.5, training__epochs=2, data__s=50, data__clients=5, run__rounds=3)
-    names = tables.together(tables.read_runs([tmp_path / "a", tmp_path / "b"]))
-    assert list(names) == ["FedAvg (a/fedavg)", "FedAvg (b/fedavg)"]
-
-
-def test_a_stand_in_is_never_a_seed_of_the_published_data(tmp_path):
-    for seed in (0, 1):
-        tiny(tmp_path / f"run{seed}", run__seed=seed)
-    path = tmp_path / "run1" / "environment.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"note": "stand-in: 7 images"}))
-    assert len(tables.compare(tables.read_runs([tmp_path]))) == 2
 
 
 def test_every_setting_of_a_comparison_has_its_own_file(tmp_path):
     for clients in (4, 6):
         tiny(tmp_path / f"run{clients}", data__clients=clients)
-    written = figures.draw_comparison(tables.read_runs([tmp_path]), tmp_path / "figures")
+    written = figures.draw_comparison(read_runs([tmp_path]), tmp_path / "figures")
     assert len(set(written)) == len(written) == 8
 
 
@@ -168,7 +66,7 @@ def test_nothing_to_compare():
 
 
 def test_every_figure_is_a_picture_with_ink(runs, tmp_path):
-    data = tables.read_runs([runs])
+    data = read_runs([runs])
     written = figures.draw_run(data[1], tmp_path / "one") + figures.draw_comparison(data, tmp_path / "many")
     assert {p.name for p in written if p.suffix == ".png" and p.parent.name == "one"} == {
         "accuracy.png",
@@ -186,33 +84,30 @@ def test_every_figure_is_a_picture_with_ink(runs, tmp_path):
 
 
 def test_equal_runs_give_equal_svg(runs, tmp_path):
-    data = tables.read_runs([runs])
+    data = read_runs([runs])
     for folder in ("a", "b"):
         figures.accuracy_curves(data, tmp_path / folder / "curves.png")
     assert (tmp_path / "a" / "curves.svg").read_bytes() == (tmp_path / "b" / "curves.svg").read_bytes()
 
 
 def test_heat_map_rounds(runs):
-    data = tables.read_run(runs / "fedpac0")
-    assert figures.heatmap_rounds(data, None) == [1, 2, 3]
-    assert figures.heatmap_rounds(data, [2]) == [2]
-    with pytest.raises(RunError, match="no weights of round 9; it has 1 to 3"):
-        figures.heatmap_rounds(data, [9])
+    data = read_run(runs / "fedpac0")
+    assert heatmap_rounds(data) == [1, 2, 3]
     with pytest.raises(RunError, match="FedAvg records no weights"):
-        figures.heatmap_rounds(tables.read_run(runs / "fedavg0"), None)
+        heatmap_rounds(read_run(runs / "fedavg0"))
 
 
 def test_clients_are_ordered_by_group_and_weights_follow(runs):
-    data = tables.read_run(runs / "fedpac0")
-    assert figures.by_group(data) == [0, 5, 1, 2, 3, 4]  # client 5 is in the group of client 0
-    lines = figures.heatmap_text(data)
+    data = read_run(runs / "fedpac0")
+    assert by_group(data) == [0, 5, 1, 2, 3, 4]  # client 5 is in the group of client 0
+    lines = heatmap_text(data)
     assert [len(line) for line in lines] == [12] * 6
     for matrix in data.peer_weights.values():
         assert matrix.sum(axis=1) == pytest.approx(np.ones(6))
 
 
 def test_the_run_knows_what_its_clients_hold(runs):
-    data = tables.read_run(runs / "fedpac1")
+    data = read_run(runs / "fedpac1")
     config = make_config(data.config)
     assert data.class_counts.tolist() == describe(build(config.data, 1)).tolist()
 

@@ -66,6 +66,10 @@ def show_error(error: FedpacError) -> None:
     err.print(f"[bold red]error:[/] [red]{escape(str(error))}[/]", soft_wrap=True)
 
 
+def show_warning(error: FedpacError) -> None:
+    err.print(f"[bold yellow]left out:[/] {escape(str(error))}", soft_wrap=True)
+
+
 @contextmanager
 def on_interrupt(hint: Callable[[], str]) -> Iterator[None]:
     """Ctrl-C, and the polite kill of a batch system, end the process at once and say how to go on.

@@ -164,7 +164,7 @@ def _show_scenario(
         out.print(f"[yellow]{escape(built.note)}[/]")
     if figure is not None:
         from fedpac.runs.bubbles import bubble_plot
-        from fedpac.runs.tables import stand_in_mark
+        from fedpac.runs.reading import stand_in_mark
 
         written = bubble_plot(
             counts, built.name + stand_in_mark([built.note]), figure, [client.group for client in built.clients]

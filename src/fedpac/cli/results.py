@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, Workers, app, on_interrupt, out, show_error
+from fedpac.cli.app import DataDir, Workers, app, on_interrupt, out, show_error, show_warning
 from fedpac.cli.showing import Progress, show_comparison
 from fedpac.errors import FedpacError, RunError, RunInUseError
 
@@ -35,9 +35,10 @@ def compare(
     ] = False,
 ) -> None:
     """A table of runs side by side, and their accuracy curves. Runs that differ in the seed alone are one row."""
-    from fedpac.runs.tables import csv_text, exact_rows, read_runs
+    from fedpac.runs.reading import read_runs
+    from fedpac.runs.tables import csv_text, exact_rows
 
-    runs = read_runs(folders)
+    runs = read_runs(folders, skipped=show_warning)
     if csv and folder is None:
         sys.stdout.write(csv_text(*exact_rows(runs)))
         return
@@ -76,7 +77,8 @@ def reproduce(
     Finished runs are never repeated, an interrupted one goes on where it was, and tables that share a run share it.
     """
     from fedpac.runs.drawing import draw
-    from fedpac.runs.reproduce import all_cells, cells, fill, find_experiments, shipped
+    from fedpac.runs.experiment import find_experiments, shipped
+    from fedpac.runs.reproduce import all_cells, cells, fill
     from fedpac.runs.results import write_page
 
     if name is None:
@@ -120,7 +122,7 @@ def reproduce(
         changed = [e for e in shown if any(cell.folder in runs for cell in cells(e, folder, seeds))]
         drawn = [path for experiment in changed for path in draw(experiment, folder, page)]
         write_page(shown, folder, page)
-    there = sum(cell.reached(cell.goal(rounds)) for cell in wanted)
+    there = sum(cell.reached(cell.goal(rounds)) for cell in wanted if cell.status != "unusable")
     out.print(f"{there} of {len(wanted)} runs are there{'; the same command goes on' if there < len(wanted) else ''}.")
     out.print(f"Written: {page}, {folder}/*.csv and {sum(p.suffix == '.png' for p in drawn)} figures", soft_wrap=True)
     if failures:
@@ -128,13 +130,14 @@ def reproduce(
 
 
 def _list_experiments(folder: Path) -> None:
-    from fedpac.runs.reproduce import cells, shipped
+    from fedpac.runs.experiment import shipped
+    from fedpac.runs.reproduce import cells
     from fedpac.runs.tables import rich_table
 
     rows = []
     for experiment in shipped().values():
         wanted = cells(experiment, folder)
-        there = sum(cell.reached(cell.rounds) for cell in wanted)
+        there = sum(cell.status == "ended" for cell in wanted)
         rows.append({
             "name": experiment.name, "title": experiment.title, "source": experiment.source,
             "there": f"{there} of {len(wanted)}", "settings": "  ".join(experiment.settings),

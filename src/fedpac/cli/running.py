@@ -111,8 +111,8 @@ def demo(
     import shutil
 
     from fedpac.config import make_config
-    from fedpac.runs import figures
-    from fedpac.runs.tables import read_run
+    from fedpac.runs.heatmaps import heatmap_text
+    from fedpac.runs.reading import read_run
 
     names = ("fedpac", "fedavg", "fedavg-ft", "local")
     if folder.exists():
@@ -131,7 +131,7 @@ def demo(
     show_comparison(runs, folder / "comparison", csv=True)
     last = max(runs[0].peer_weights)
     out.print(f"\nWho learns from whom in FedPAC, round {last} (rows receive, clients ordered by group):")
-    for line in figures.heatmap_text(runs[0]):
+    for line in heatmap_text(runs[0]):
         out.print(f"  [blue]{line}[/]")
     out.print(f"\nThe heat map: {folder / 'fedpac' / 'figures' / 'weights.png'}")
 
@@ -194,7 +194,7 @@ def _carry_out(
         show_profile(measured, folder)
     if figures:
         from fedpac.runs.figures import draw_run
-        from fedpac.runs.tables import read_run
+        from fedpac.runs.reading import read_run
 
         written = draw_run(read_run(folder), folder / "figures")
         out.print(f"Figures: {', '.join(str(p) for p in written if p.suffix == '.png')}", soft_wrap=True)

@@ -14,7 +14,7 @@ from fedpac.cli.app import out
 if TYPE_CHECKING:
     from fedpac.federation import RoundReport
     from fedpac.runs.profile import Profile
-    from fedpac.runs.tables import RunData
+    from fedpac.runs.reading import RunData
 
 
 class Progress:

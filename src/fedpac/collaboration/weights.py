@@ -33,7 +33,6 @@ def combination_weights(
     centre: bool = False,
     ridge: float = 1e-3,
     cutoff: float = 1e-3,
-    start: Tensor | None = None,
     clients: Sequence[int] | None = None,
 ) -> Tensor:
     """Row i of the result (m, m; float64) holds the weights of all classifiers in client i's own; rows sum to one.
@@ -46,7 +45,6 @@ def combination_weights(
     centre      move the features so that their global mean is zero (Assumption 2).
     ridge       Λ + ridge · tr(Λ)/d · I is inverted in place of Λ, which may be singular.
     cutoff      weights below it become zero (the authors' 1e-3), but none above half the row's largest; 0 keeps all.
-    start       weights to start the search from, such as those of the last round.
     clients     the clients' names in error messages; their positions, if not given.
     """
     if covariance not in COVARIANCES:
@@ -55,7 +53,7 @@ def combination_weights(
     if centre:
         origin = global_mean(statistics)
         statistics = [s.centred(origin) for s in statistics]
-    begin = np.eye(len(statistics)) if start is None else start.double().numpy()
+    begin = np.eye(len(statistics))  # every client its own classifier
 
     if covariance == "local":
         rows = []

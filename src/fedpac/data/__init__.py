@@ -2,7 +2,9 @@
 
 from fedpac.data.augment import crop_and_flip
 from fedpac.data.clients import ClientData, Part, Pool, Scenario
-from fedpac.data.scenario import DataConfig, build, describe, from_arrays, from_folder, from_owners
+from fedpac.data.config import DataConfig
+from fedpac.data.own import from_arrays, from_folder, from_owners
+from fedpac.data.scenario import build, describe
 
 __all__ = [
     "ClientData",

@@ -18,6 +18,7 @@ from fedpac.randomness import numpy_stream
 
 ArrayLike: TypeAlias = "NDArray[Any] | Tensor"
 OWN = "own"  # the name of a data set that is the user's
+MOST_CLASSES = 100_000
 IMAGES = (".png", ".jpg", ".jpeg")
 LAYOUT = (
     "Expected one .npz file per client (x_train, y_train, x_test, y_test; or x, y and perhaps split), "
@@ -106,13 +107,18 @@ def from_owners(path: Path | str, seed: int = 0, test_share: float = 0.2, min_sa
     owner = arrays[key]
     if owner.shape != (len(y),):
         raise DataError(f"{path}: {key} has shape {owner.shape}, expected one entry for each of {len(y)} samples.")
-    titles = arrays.get(f"{key}_id")
-    shares = []
     ids, code = np.unique(owner, return_inverse=True)
+    titles = arrays.get(f"{key}_id") if owner.dtype.kind in "iu" else None
+    if titles is not None and not (titles.ndim == 1 and ids[0] >= 0 and ids[-1] < len(titles)):
+        raise DataError(
+            f"{path}: {key} has the numbers {ids[0]} to {ids[-1]}, but {key}_id has shape {titles.shape}; "
+            f"expected one name for each number from 0 on."
+        )
+    shares = []
     groups = np.split(np.argsort(code, kind="stable"), np.cumsum(np.bincount(code))[:-1])
     for i, (who, index) in enumerate(zip(ids, groups, strict=True)):
         if len(index) >= max(2, min_samples):
-            name = str(titles[who]) if titles is not None and owner.dtype.kind in "iu" else str(who)
+            name = str(who if titles is None else titles[who])
             own = torch.from_numpy(index)
             shares.append(_split(Holding(name, x[own], y[own]), seed, i, test_share))
     return _assemble(_enough(shares, min_samples, path), None, f"own {path.stem}")
@@ -240,6 +246,8 @@ def _pair(x: ArrayLike, y: ArrayLike, who: str) -> tuple[Tensor, Tensor]:
     y = y.long()
     if y.min() < 0:
         raise DataError(f"{who}: y has the label {int(y.min())}, the smallest allowed is 0.")
+    if y.max() >= MOST_CLASSES:
+        raise DataError(f"{who}: y has the label {int(y.max())}; expected classes numbered 0, 1, 2, ... without gaps.")
     if x.dtype == torch.uint8 and x.dim() == 3:
         x = x.unsqueeze(1)
     elif x.dtype == torch.uint8 and x.dim() == 4:

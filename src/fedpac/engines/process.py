@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
-import torch
-
 from fedpac import errors, timing
 from fedpac.data.clients import ClientData
 from fedpac.engines.base import Engine
@@ -31,6 +29,7 @@ from fedpac.errors import RunError
 from fedpac.message import Message
 from fedpac.methods.base import Method
 from fedpac.task import Task
+from fedpac.threads import one_thread
 from fedpac.timing import span
 
 
@@ -157,11 +156,10 @@ def _work(
         inherited.close()  # else the pipe would stay open after the parent has died
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     gc.freeze()  # what was inherited is the parent's to collect; looking at it would copy its pages
-    torch.set_num_threads(1)
     timing.clock = clock = timing.Clock() if measure else None
     site = Site(task, method, data)
     # an error of the pipe: the parent has gone, perhaps in the middle of a message
-    with contextlib.suppress(EOFError, OSError), span("clients", root=True):
+    with contextlib.suppress(EOFError, OSError), one_thread(), span("clients", root=True):
         while True:
             with span("waiting for the server"):
                 job = collect(connection)

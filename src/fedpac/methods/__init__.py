@@ -36,16 +36,22 @@ def find_method(name: str) -> type[Method]:
             sys.path.append(here)
         try:
             item = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(
-                f"method '{name}': {error}; expected 'package.module:Class' that Python can import"
-            ) from None
-        if not (isinstance(item, type) and issubclass(item, Method)):
-            raise ConfigError(f"method '{name}' is not a subclass of fedpac.Method")
-        return item
+        except Exception as error:  # whatever the user's module does when it is imported
+            what = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"method '{name}': {what}; expected an importable 'package.module:Class'") from None
+        return _checked(name, item)
     if name not in methods():
         raise ConfigError(unknown("method", name, methods()))
     return methods()[name]
+
+
+def _checked(name: str, item: Any) -> type[Method]:
+    if not (isinstance(item, type) and issubclass(item, Method)):
+        raise ConfigError(f"method '{name}' is not a subclass of fedpac.Method")
+    lacking = sorted(item.__abstractmethods__) + [key for key in ("name", "title") if not hasattr(item, key)]
+    if lacking:
+        raise ConfigError(f"method '{name}' lacks {', '.join(lacking)}; CONTRIBUTING.md says what a method has")
+    return item
 
 
 def make_method(name: str, settings: dict[str, Any] | None = None) -> Method:

@@ -8,7 +8,7 @@ from fedpac.client import Client
 from fedpac.message import Message, Weights
 from fedpac.methods.base import Method
 from fedpac.models import Section, section, without
-from fedpac.server import Server, average
+from fedpac.server import Server, average_of
 from fedpac.training import train
 
 
@@ -41,9 +41,7 @@ class FedAvg(Method):
         return train(client, w)
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
-        server.state["w"] = average(
-            {i: up.weights("w") for i, up in replies.items()}, {i: up.number("n") for i, up in replies.items()}
-        )
+        server.state["w"] = average_of(replies, "w")
 
     def assemble(self, client: Client, down: Message) -> Weights:
         """The whole model of a client: the shared part as received, its own part as it left it."""

@@ -28,6 +28,7 @@ class FedAvgFT(FedAvg):
     lr: Annotated[float | None, Field(gt=0, description="fine-tuning rate; the recipe's where not given")] = None
 
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
-        # The same stream as local training: with its own defaults this is exactly FedAvg's local model.
+        if (self.depth, self.epochs, self.lr) == ("all", None, None):
+            return super().personal(client, down, up)  # fine-tuning as local training does it has been done already
         tuned = train(client, self.assemble(client, down), part=self.depth, epochs=self.epochs, lr=self.lr)
         return client.with_weights(tuned)

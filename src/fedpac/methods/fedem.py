@@ -12,7 +12,7 @@ from fedpac.message import Message, Weights
 from fedpac.methods.base import Method
 from fedpac.models import reinitialised
 from fedpac.randomness import stream_seed
-from fedpac.server import Server, average
+from fedpac.server import Server, average_of
 from fedpac.training import logits, train, weighted_cross_entropy
 
 
@@ -53,10 +53,8 @@ class FedEM(Method):
     def e_step(self, client: Client, down: Message) -> tuple[Tensor, Tensor]:
         """q (n, M) and pi (M), from the client's last pi, or equal shares if it has none."""
         x, y = client.train_set
-        pi = client.state.get(
-            "pi", torch.full((self.components,), 1 / self.components, dtype=torch.float64, device=client.device)
-        )
-        assert isinstance(pi, Tensor)
+        equal = torch.full((self.components,), 1 / self.components, dtype=torch.float64, device=client.device)
+        pi = client.tensor("pi", equal)
         losses = [
             F.cross_entropy(logits(client.with_weights(w), x).double(), y, reduction="none") for w in self.parts(down)
         ]
@@ -72,17 +70,14 @@ class FedEM(Method):
         return [message.weights(f"w{m}") for m in range(self.components)]
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
-        shares = {i: up.number("n") for i, up in replies.items()}
         for m in range(self.components):
-            server.state[f"w{m}"] = average({i: up.weights(f"w{m}") for i, up in replies.items()}, shares)
+            server.state[f"w{m}"] = average_of(replies, f"w{m}")
 
     def received(self, client: Client, down: Message) -> nn.Module:
         return self.mixture(client, self.parts(down), self.e_step(client, down)[1])
 
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
-        pi = client.state["pi"]
-        assert isinstance(pi, Tensor)
-        return self.mixture(client, self.parts(up), pi)
+        return self.mixture(client, self.parts(up), client.tensor("pi"))
 
     def mixture(self, client: Client, parts: list[Weights], pi: Tensor) -> nn.Module:
         return Mixture([client.own_model(w) for w in parts], pi)

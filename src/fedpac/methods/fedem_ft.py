@@ -3,7 +3,7 @@
 from typing import Annotated, ClassVar
 
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from fedpac.client import Client
 from fedpac.message import Message
@@ -29,7 +29,5 @@ class FedEMFT(FedEM):
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         if self.epochs is None:
             return super().personal(client, down, up)
-        q, pi = client.state["q"], client.state["pi"]
-        assert isinstance(q, Tensor)
-        assert isinstance(pi, Tensor)
-        return self.mixture(client, self.m_step(client, down, q, self.epochs), pi)
+        tuned = self.m_step(client, down, client.tensor("q"), self.epochs)
+        return self.mixture(client, tuned, client.tensor("pi"))

@@ -101,10 +101,7 @@ class FedPAC(FedRep):
     def peer_weights(self, server: Server) -> list[tuple[int, int, float]]:
         if "alpha" not in server.state:
             return []
-        alpha, chosen = server.state["alpha"], server.state["chosen"]
-        assert isinstance(alpha, Tensor)
-        assert isinstance(chosen, Tensor)
-        ids = chosen.tolist()
+        alpha, ids = server.tensor("alpha"), server.tensor("chosen").tolist()
         return [(ids[i], ids[j], float(alpha[i, j])) for i, j in alpha.nonzero().tolist()]
 
 

@@ -10,7 +10,7 @@ from fedpac.message import Message
 from fedpac.methods.base import Method
 from fedpac.models import reinitialised
 from fedpac.randomness import stream_seed
-from fedpac.server import Server, average
+from fedpac.server import Server, average_of
 from fedpac.training import evaluate, train
 
 
@@ -57,10 +57,7 @@ class HypCluster(Method):
             worst = max(replies, key=lambda i: replies[i].number("loss"))
             cluster[worst] = len(server.state)  # the worst fitted client starts a cluster of its own
         for c in set(cluster.values()):
-            own = {i: up for i, up in replies.items() if cluster[i] == c}
-            server.state[f"w{c}"] = average(
-                {i: up.weights("w") for i, up in own.items()}, {i: up.number("n") for i, up in own.items()}
-            )
+            server.state[f"w{c}"] = average_of({i: up for i, up in replies.items() if cluster[i] == c}, "w")
 
     def received(self, client: Client, down: Message) -> nn.Module:
         return client.with_weights(down.weights(f"w{self.choose(client, down)[0]}"))

@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from fedpac.client import Client
 from fedpac.message import Message, Weights
@@ -33,9 +32,7 @@ class LGFedAvg(FedAvg):
         server.state["parted"] = torch.zeros(server.task.clients, dtype=torch.bool)
 
     def send(self, server: Server, client: int) -> Message:
-        parted = server.state["parted"]
-        assert isinstance(parted, Tensor)
-        everything = self.warm_start_rounds > 0 and not parted[client]
+        everything = self.warm_start_rounds > 0 and not server.tensor("parted")[client]
         return Message(w=section(server.weights("w"), "all" if everything else "head"))
 
     def local(self, client: Client, down: Message) -> Message:
@@ -46,8 +43,7 @@ class LGFedAvg(FedAvg):
         return Message(w=section(w, "head"), n=client.n)
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
-        w, parted = server.weights("w"), server.state["parted"]
-        assert isinstance(parted, Tensor)
+        w, parted = server.weights("w"), server.tensor("parted")
         super().merge(server, replies)
         server.state["w"] = {**w, **server.weights("w")}
         if server.round > self.warm_start_rounds:

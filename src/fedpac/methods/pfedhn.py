@@ -12,7 +12,7 @@ from fedpac.message import Message, Weights
 from fedpac.methods.base import Method
 from fedpac.native.vectors import sgd_step
 from fedpac.randomness import stream_seed
-from fedpac.server import Server, average
+from fedpac.server import Server, average, average_of
 from fedpac.training import flatten, train, unflatten
 
 
@@ -34,6 +34,7 @@ class PFedHN(Method):
     name: ClassVar[str] = "pfedhn"
     title: ClassVar[str] = "pFedHN"
     family: ClassVar[str] = "hyper-network"
+    revision: ClassVar[int] = 2  # clients are heard one by one
 
     lr: Annotated[float, Field(gt=0, le=100, description="learning rate of the server")] = 0.01
     client_lr: Annotated[float, Field(gt=0, le=100, description="learning rate of the clients")] = 0.01
@@ -111,9 +112,7 @@ class PFedHN(Method):
 
     def merged_buffers(self, server: Server, replies: dict[int, Message]) -> Weights:
         """Their mean over the round; where clients come one by one, over the last N of them by and by."""
-        new = average(
-            {i: up.weights("buffers") for i, up in replies.items()}, {i: up.number("n") for i, up in replies.items()}
-        )
+        new = average_of(replies, "buffers")
         if self.steps == "mean":
             return new
         old, share = server.weights("buffers"), 1 / server.task.clients

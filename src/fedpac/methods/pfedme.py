@@ -31,6 +31,7 @@ class PFedMe(FedAvg):
     title: ClassVar[str] = "pFedMe"
     family: ClassVar[str] = "multi-task"
     reported: ClassVar[Which] = "personal"
+    revision: ClassVar[int] = 2  # R is all batches of E epochs
 
     lam: Annotated[float, Field(gt=0, le=1e6, description="lambda, strength of the pull to the global model")] = 10.0
     steps: Annotated[int, Field(ge=1, le=10_000, description="K, SGD steps on each mini-batch")] = 5

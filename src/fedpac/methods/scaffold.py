@@ -35,12 +35,11 @@ class Scaffold(FedAvg):
         server.state["c"] = torch.zeros_like(flatten(server.task.initial, server.task.model))
 
     def send(self, server: Server, client: int) -> Message:
-        return Message(w=server.weights("w"), c=server.state["c"])
+        return Message(w=server.weights("w"), c=server.tensor("c"))
 
     def local(self, client: Client, down: Message) -> Message:
         c = down.tensor("c")
-        own = client.state.get("c", torch.zeros_like(c))
-        assert isinstance(own, Tensor)
+        own = client.tensor("c", torch.zeros_like(c))
         shift, total, steps = c - own, torch.zeros_like(c), 0
 
         def correct(parameters: Tensor, gradient: Tensor) -> None:
@@ -55,8 +54,7 @@ class Scaffold(FedAvg):
         return Message(w=w, dc=mean - own)
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
-        w, c = server.weights("w"), server.state["c"]
-        assert isinstance(c, Tensor)
+        w, c = server.weights("w"), server.tensor("c")
         mean = average({i: up.weights("w") for i, up in replies.items()}, dict.fromkeys(replies, 1.0))
         moved = {
             name: torch.lerp(w[name], mean[name], self.server_lr) for name, _ in server.task.model.named_parameters()

@@ -14,7 +14,8 @@ from torch import nn
 
 from fedpac.client import Client
 from fedpac.data.clients import Scenario
-from fedpac.data.scenario import DataConfig, build
+from fedpac.data.config import DataConfig
+from fedpac.data.scenario import build
 from fedpac.message import Message, Part
 from fedpac.methods import Method
 from fedpac.models import build_model, copy_with

@@ -54,8 +54,8 @@ def read_checkpoint(path: Path, fingerprint: str) -> Checkpoint:
         ) from None
     if made_with != fingerprint:
         raise CheckpointError(
-            f"the checkpoint {path} belongs to another config than the config.toml beside it; "
-            "restore the config it was made with, or delete the checkpoint to start again"
+            f"the checkpoint {path} belongs to another config than the config.toml beside it, or to an older revision "
+            "of the method; restore what it was made with, or delete the checkpoint to start again"
         )
     return Checkpoint(round, server, {int(name.removeprefix("client.")): s for name, s in states.items()})
 

@@ -5,9 +5,10 @@ from itertools import takewhile
 from pathlib import Path
 
 from fedpac.runs import figures
-from fedpac.runs.reproduce import Experiment, Setting
+from fedpac.runs.experiment import Experiment, Setting
+from fedpac.runs.heatmaps import PAPER_ROUNDS, weight_heatmaps
+from fedpac.runs.reading import stand_in_mark
 from fedpac.runs.results import OURS, Ground, Outcome, figure_settings, named, outcomes, stand_in
-from fedpac.runs.tables import stand_in_mark
 
 
 def draw(experiment: Experiment, root: Path, page: Path) -> list[Path]:
@@ -41,22 +42,23 @@ def _draw_curves(experiment: Experiment, found: dict[str, list[Outcome]], path: 
 
 
 def _draw_sweep(experiment: Experiment, found: dict[str, list[Outcome]], path: Path) -> list[Path]:
+    every = [row for rows in found.values() for row in rows if row.finished]
+    if not every:
+        return []
+    shared = Ground.of(every)  # a point that is a mean of more seeds than the others could not be compared
     points: dict[str, list[tuple[float, float]]] = {}
-    for key, rows in found.items():
-        for row in rows:
-            x = experiment.settings[key].x
-            if x is not None and row.finished:
-                points.setdefault(row.row, []).append((x, row.final))
+    for row in every:
+        if (x := experiment.settings[row.setting].x) is not None and (point := row.on(shared.seeds)).runs:
+            points.setdefault(row.row, []).append((x, point.final))
     if max(map(len, points.values()), default=0) < 2:
         return []
-    every = [row for rows in found.values() for row in rows]
     named = {row.row: row for row in every}
     lines = [
         figures.Sweep(f"{named[key].title} ({named[key].which})", named[key].method, line)
         for key, line in points.items()
     ]
     title = _shared_title([experiment.settings[key] for key in found]) + stand_in_mark([stand_in(every)])
-    return figures.sweep(lines, experiment.axis, title, path)
+    return figures.sweep(lines, experiment.axis, f"{title}, {shared.named_seeds}", path)
 
 
 def _shared_title(settings: Sequence[Setting]) -> str:
@@ -73,8 +75,8 @@ def _draw_weights(experiment: Experiment, found: dict[str, list[Outcome]], path:
         for key, (row,) in found.items()
         if row.runs[0].peer_weights
     }
-    far = {title: run for title, run in runs.items() if set(figures.PAPER_ROUNDS) <= set(run.peer_weights)}
-    return figures.weight_heatmaps(far or runs, method, path) if runs else []
+    far = {title: run for title, run in runs.items() if set(PAPER_ROUNDS) <= set(run.peer_weights)}
+    return weight_heatmaps(far or runs, method, path) if runs else []
 
 
 _DRAW = {"table": _draw_table, "curves": _draw_curves, "sweep": _draw_sweep, "weights": _draw_weights}

@@ -1,14 +1,13 @@
 """The figures, in one style (style.py). Each is written as PNG and as SVG."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -16,11 +15,9 @@ from matplotlib.ticker import MaxNLocator
 from fedpac.errors import RunError
 from fedpac.methods.base import Which
 from fedpac.runs.bubbles import bubble_plot
-from fedpac.runs.style import COLOURS, HEAT, LINES, looks, save, style
-from fedpac.runs.tables import SPLITS, Floats, RunData, stand_in_mark, together
-
-PAPER_ROUNDS: tuple[int, ...] = (1, 20, 50)  # of its heat map
-
+from fedpac.runs.heatmaps import weight_heatmap
+from fedpac.runs.reading import SPLITS, Floats, RunData, setting_title, together
+from fedpac.runs.style import COLOURS, LINES, looks, save, style
 
 # --- accuracy over rounds -----------------------------------------------------------------------------------------
 
@@ -51,7 +48,7 @@ def accuracy_curves(runs: Sequence[RunData], path: Path) -> list[Path]:
         axes.set_xlabel("communication round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel("test accuracy, mean over clients (%)")
-        axes.set_title(_setting(runs), loc="left")
+        axes.set_title(setting_title(runs), loc="left")
         axes.set_xlim(left=0)
         bottom, top = (float(limit) for limit in axes.viewLim.intervaly)
         axes.set_ylim(max(bottom, 0), min(top, 101))
@@ -79,11 +76,6 @@ def _curve(runs: Sequence[RunData], which: Which, alone: bool) -> tuple[list[int
         return rounds, means.mean(axis=0), means.std(axis=0, ddof=1)
     spread = np.array([100 * runs[0].accuracy[which][t].std() for t in rounds]) if alone else None
     return rounds, means[0], spread
-
-
-def _setting(runs: Sequence[RunData]) -> str:
-    names = ", ".join(dict.fromkeys(f"{run.scenario}, {len(run.clients)} clients" for run in runs))
-    return names + stand_in_mark(run.note for run in runs)
 
 
 @dataclass(frozen=True)
@@ -199,99 +191,6 @@ def sweep(lines: Sequence[Sweep], axis: str, title: str, path: Path) -> list[Pat
         return save(figure, path)
 
 
-# --- who learns from whom -----------------------------------------------------------------------------------------
-
-
-def weight_heatmap(run: RunData, path: Path, rounds: Sequence[int] | None = None) -> list[Path]:
-    """The weights clients give each other, client by client, for several rounds side by side."""
-    return weight_heatmaps({"": run}, run.title, path, rounds)
-
-
-def weight_heatmaps(
-    runs: Mapping[str, RunData], method: str, path: Path, rounds: Sequence[int] | None = None
-) -> list[Path]:
-    """One line of heat maps for each run, one column for each round, all on one scale.
-
-    Clients are ordered by group, so that collaboration inside groups shows as blocks along the diagonal.
-    """
-    panels = {
-        title: {t: run.peer_weights[t][np.ix_(by_group(run), by_group(run))] for t in heatmap_rounds(run, rounds)}
-        for title, run in runs.items()
-    }
-    top = max(float(matrix.max()) for line in panels.values() for matrix in line.values())
-    columns = max(map(len, panels.values()))
-    first = next(iter(runs.values()))
-    with style():
-        figure, grid = plt.subplots(
-            len(runs), columns, squeeze=False, layout="constrained",
-            figsize=(3.3 * columns + 1.1, 0.4 + 3.3 * len(runs)),
-        )  # fmt: skip
-        for line, (title, run) in enumerate(runs.items()):
-            edges = _group_edges(sorted(run.groups, key=lambda g: -1 if g is None else g))
-            for axes in grid[line][len(panels[title]) :]:
-                axes.set_visible(False)
-            for at, (axes, (t, matrix)) in enumerate(zip(grid[line], panels[title].items(), strict=False)):
-                image = axes.imshow(matrix, cmap=HEAT, vmin=0, vmax=top, interpolation="nearest")
-                axes.grid(False)
-                axes.set_title(f"{title}, round {t}" if title else f"round {t}")
-                if line == len(runs) - 1:
-                    axes.set_xlabel("weight given to client")
-                if at == 0:
-                    axes.set_ylabel("receiving client")
-                _client_ticks(axes, by_group(run), show_y=at == 0)
-                for edge in edges:
-                    axes.axhline(edge, color="white", linewidth=0.8)
-                    axes.axvline(edge, color="white", linewidth=0.8)
-                axes.spines[:].set_visible(False)
-        figure.colorbar(image, ax=list(grid.flat), label="weight", shrink=0.85, aspect=20 * len(runs))
-        grouped = any(group is not None for group in first.groups)
-        figure.suptitle(
-            f"{method}, {_setting([first])}" + ("; clients ordered by group" if grouped else ""), fontsize=11
-        )
-        return save(figure, path)
-
-
-def heatmap_rounds(run: RunData, rounds: Sequence[int] | None) -> list[int]:
-    """The rounds asked for; else the paper's 1, 20 and 50, or the first, middle and last of a shorter run."""
-    known = sorted(run.peer_weights)
-    if not known:
-        raise RunError(f"{run.path}: {run.title} records no weights between clients")
-    if rounds:
-        missing = [t for t in rounds if t not in run.peer_weights]
-        if missing:
-            raise RunError(f"{run.path} has no weights of round {missing[0]}; it has {known[0]} to {known[-1]}")
-        return list(rounds)
-    paper: list[int] = [t for t in PAPER_ROUNDS if t in run.peer_weights]
-    return paper if len(paper) == len(PAPER_ROUNDS) else sorted({known[0], known[len(known) // 2], known[-1]})
-
-
-def by_group(run: RunData) -> list[int]:
-    return sorted(range(len(run.clients)), key=lambda i: (-1 if run.groups[i] is None else run.groups[i], i))
-
-
-def _group_edges(groups: Sequence[int | None]) -> list[float]:
-    return [i - 0.5 for i in range(1, len(groups)) if groups[i] != groups[i - 1]]
-
-
-def _client_ticks(axes: Axes, order: Sequence[int], show_y: bool = True) -> None:
-    n = len(order)
-    shown = range(n) if n <= 20 else range(0, n, max(1, round(n / 10)))
-    names = [str(order[i]) for i in shown]
-    size = 9 if len(shown) <= 10 else 7.5
-    axes.set_xticks(list(shown), names, fontsize=size, rotation=90 if len(shown) > 10 else 0)
-    axes.set_yticks(list(shown), names if show_y else [""] * len(names), fontsize=size)
-    axes.tick_params(length=0)
-
-
-def heatmap_text(run: RunData, round: int | None = None) -> list[str]:
-    """The same matrix in block characters, two to a client, for a terminal."""
-    matrix = run.peer_weights[round if round is not None else max(run.peer_weights)]
-    order = by_group(run)
-    shades = " ░▒▓█"
-    level = np.ceil(matrix / max(float(matrix.max()), 1e-12) * (len(shades) - 1) - 1e-9).astype(int)
-    return ["".join(2 * shades[level[i, j]] for j in order) for i in order]
-
-
 # --- how the clients fare -----------------------------------------------------------------------------------------
 
 
@@ -320,7 +219,7 @@ def client_strip(runs: Sequence[RunData], path: Path) -> list[Path]:
         axes.set_ylim(-0.6, len(ordered) - 0.4)
         axes.grid(False, axis="y")
         axes.set_xlabel("test accuracy of a client (%), last round")
-        axes.set_title(_setting(runs), loc="left", pad=14)
+        axes.set_title(setting_title(runs), loc="left", pad=14)
         return save(figure, path)
 
 
@@ -345,8 +244,8 @@ def draw_run(run: RunData, folder: Path) -> list[Path]:
     written += client_strip([run], folder / "clients")
     if run.peer_weights:
         written += weight_heatmap(run, folder / "weights")
-    if len(run.clients) > 1:
-        written += bubble_plot(run.class_counts, _setting([run]), folder / "data", run.groups)
+    if len(run.sizes) > 1:
+        written += bubble_plot(run.class_counts, setting_title([run]), folder / "data", run.groups)
     return written
 
 
@@ -354,7 +253,7 @@ def draw_comparison(runs: Sequence[RunData], folder: Path) -> list[Path]:
     """The figures of each setting, and all settings in files of their own."""
     settings: dict[str, list[RunData]] = {}
     for run in runs:
-        settings.setdefault(_setting([run]), []).append(run)
+        settings.setdefault(setting_title([run]), []).append(run)
     written: list[Path] = []
     for setting, same in settings.items():
         tail = "" if len(settings) == 1 else "-" + "-".join(re.findall(r"[\w.]+", setting))

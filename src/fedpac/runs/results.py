@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from fedpac.errors import FedpacError
 from fedpac.methods.base import Which
-from fedpac.runs.reproduce import Cell, Experiment, Setting, cells
+from fedpac.runs.experiment import Experiment, Setting
+from fedpac.runs.reading import SPLITS, RunData, counting, stand_in_mark, summarise
+from fedpac.runs.reproduce import Cell, cells
 from fedpac.runs.store import explained, write_atomically
-from fedpac.runs.tables import SPLITS, RunData, csv_text, markdown, stand_in_mark, summarise
+from fedpac.runs.tables import csv_text, markdown
 
 OURS = "fedpac"  # the row whose rank is told
 
@@ -26,7 +29,6 @@ COLUMNS = {
     "rounds": "rounds",
     "seeds": "seeds",
     "megabytes": "MB a round, up / down",
-    "seconds": "s, quickest round",
 }
 
 INTRODUCTION = """# Results
@@ -37,8 +39,7 @@ it shows, the one that the method's paper reports, and gives the other one besid
 the paper's tables; *best* is the best evaluated round (every fifth is; where few clients take part in a round, every
 20th or 50th, since all are evaluated), chosen on test data and so only there to show how much the choice of the round
 matters. With several seeds: mean ± standard deviation over seeds. A difference in brackets is that of a run which has
-not reached its last round yet. Seconds are those of the clients' computing, all clients of a round together, in the
-quickest round of the run: the runs shared their machine with other work, which that round felt least.
+not reached its last round yet.
 
 Every row is a run folder in [`{name}`]({path}) with its config, all clients' accuracies, command, commit and versions;
 the CSV file of a table has all of it at full precision.
@@ -54,7 +55,8 @@ class Outcome:
     setting: str
     row: str
     runs: list[RunData]
-    begun: int = 0  # further seeds, which are not finished yet
+    begun: list[RunData]  # further seeds, which are not finished yet
+    unusable: int = 0  # folders that are damaged or hold another run
 
     @property
     def title(self) -> str:
@@ -87,11 +89,11 @@ class Outcome:
 
     @property
     def seeds(self) -> set[int]:
-        return {run.config["run"]["seed"] for run in self.runs}
+        return {run.seed for run in self.runs}
 
     def on(self, seeds: set[int]) -> "Outcome":
         """The same with some of the seeds."""
-        return replace(self, runs=[run for run in self.runs if run.config["run"]["seed"] in seeds])
+        return replace(self, runs=[run for run in self.runs if run.seed in seeds])
 
     @cached_property
     def final(self) -> float:
@@ -118,8 +120,11 @@ class Ground:
         return cls(seeds, max(set.intersection(*rounds)))
 
     def __str__(self) -> str:
-        named = ", ".join(map(str, sorted(self.seeds)))
-        return f"round {self.round}, seed{'s' if len(self.seeds) > 1 else ''} {named}"
+        return f"round {self.round}, {self.named_seeds}"
+
+    @property
+    def named_seeds(self) -> str:
+        return f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, sorted(self.seeds)))}"
 
     def of_row(self, row: Outcome) -> np.ndarray[Any, Any]:
         return row.on(self.seeds).at(self.round)
@@ -127,24 +132,26 @@ class Ground:
 
 def outcomes(experiment: Experiment, setting: str, root: Path) -> list[Outcome]:
     """Every row of one setting, with whatever has been run of it."""
-    return [
-        Outcome(experiment, setting, row, *_counting(_runs(experiment, setting, experiment.run_of(row), root)))
-        for row in experiment.methods
-    ]
+    return [_outcome(experiment, setting, row, root) for row in experiment.methods]
 
 
-def _counting(runs: list[RunData]) -> tuple[list[RunData], int]:
-    """The runs that make up a row's numbers, and how many do not: an early round says nothing of a finished run."""
-    finished = [run for run in runs if run.finished]
-    return (finished, len(runs) - len(finished)) if finished else (runs, 0)
+def _outcome(experiment: Experiment, setting: str, row: str, root: Path) -> Outcome:
+    runs: list[RunData] = []
+    unusable = 0
+    for cell in _found(experiment, setting, experiment.run_of(row), root):
+        try:
+            runs += [run] if (run := cell.read()) else []
+        except FedpacError:  # `fedpac reproduce` says what is wrong with it
+            unusable += 1
+    counted = counting(runs)
+    return Outcome(experiment, setting, row, counted, [run for run in runs if run not in counted], unusable)
 
 
-def _runs(experiment: Experiment, setting: str, row: str, root: Path) -> list[RunData]:
-    folder = Cell(experiment, setting, row, 0, root).folder
-    endings = (path.name.removeprefix(f"{row}-seed") for path in folder.parent.glob(f"{row}-seed*"))
-    seeds = sorted(int(seed) for seed in endings if seed.isdecimal())
-    found = [Cell(experiment, setting, row, seed, root).read() for seed in seeds]
-    return [run for run in found if run is not None]
+def _found(experiment: Experiment, setting: str, run: str, root: Path) -> list[Cell]:
+    """The cells of a row that have a folder, whichever seeds those are."""
+    folder = Cell(experiment, setting, run, 0, root).folder
+    endings = (path.name.removeprefix(f"{run}-seed") for path in folder.parent.glob(f"{run}-seed*"))
+    return [Cell(experiment, setting, run, seed, root) for seed in sorted(int(e) for e in endings if e.isdecimal())]
 
 
 # --- the page -----------------------------------------------------------------------------------------------------
@@ -177,10 +184,9 @@ def exact_text(experiment: Experiment, root: Path) -> str:
 def _contents(experiments: Sequence[Experiment], root: Path) -> str:
     lines = []
     for experiment in experiments:
-        wanted = cells(experiment, root)
-        ended = sum(cell.reached(cell.rounds) for cell in wanted)
-        begun = sum(cell.done() > 0 for cell in wanted) - ended
-        status = f"{ended} of {len(wanted)} runs" + (f", {begun} more begun" if begun else "")
+        wanted = [cell.status for cell in cells(experiment, root)]
+        more = (f", {n} {s if s != 'begun' else 'more begun'}" for s in ("begun", "unusable") if (n := wanted.count(s)))
+        status = f"{wanted.count('ended')} of {len(wanted)} runs{''.join(more)}"
         anchor = "".join(c for c in f"{experiment.title} {experiment.name}".lower() if c.isalnum() or c in " -")
         lines.append(
             f"| [{experiment.title}](#{anchor.replace(' ', '-')}) | {experiment.source} | "
@@ -224,9 +230,9 @@ def setting_table(rows: Sequence[Outcome]) -> str:
 def _row(outcome: Outcome, shared: Ground) -> dict[str, str]:
     paper = outcome.paper
     row = dict.fromkeys([*COLUMNS, "shared"], "")
-    row |= {"method": outcome.title, "paper": "" if paper is None else f"{paper:.2f}", "ours": "not run yet"}
+    row |= {"method": outcome.title, "paper": "" if paper is None else f"{paper:.2f}"}
     if not outcome.runs:
-        return row
+        return row | {"ours": "its folder is unusable" if outcome.unusable else "not run yet"}
     best, at = outcome.best
     other: Which = "personal" if outcome.which == "received" else "received"
     difference = "" if paper is None else f"{outcome.final - paper:+.2f}"
@@ -239,10 +245,11 @@ def _row(outcome: Outcome, shared: Ground) -> dict[str, str]:
         "difference": difference if outcome.finished or not difference else f"({difference})",
         "best": f"{best:.2f} ({-at})",
         "other": f"{_spread(outcome.at(outcome.last, other))} {other}",
-        "rounds": str(outcome.last) if outcome.finished else f"{outcome.last} of {first.config['run']['rounds']}",
-        "seeds": str(len(outcome.runs)) + (f", {outcome.begun} more begun" if outcome.begun else ""),
-        "megabytes": " / ".join(f"{first.total_bytes(way) / rounds / 1e6:.1f}" for way in ("up", "down")),
-        "seconds": f"{min(float(r['client_seconds']) for r in first.rounds):.1f}",
+        "rounds": str(outcome.last) if outcome.finished else f"{outcome.last} of {first.wanted_rounds}",
+        "seeds": str(len(outcome.runs))
+        + (f", {len(outcome.begun)} more begun" if outcome.begun else "")
+        + (f", {outcome.unusable} unusable" if outcome.unusable else ""),
+        "megabytes": " / ".join(f"{total / rounds / 1e6:.1f}" for total in (first.bytes_up, first.bytes_down)),
     }
 
 
@@ -294,7 +301,7 @@ def _exact(experiment: Experiment, setting: str, root: Path) -> list[dict[str, s
     """One line for each row and seed, with where the numbers come from."""
     lines = []
     for outcome in outcomes(experiment, setting, root):
-        for run in _runs(experiment, setting, experiment.run_of(outcome.row), root):
+        for run in sorted([*outcome.runs, *outcome.begun], key=lambda run: run.seed):
             summary, sessions = summarise(run), run.environment.get("sessions", [])
             line = {
                 "setting": setting,
@@ -305,7 +312,7 @@ def _exact(experiment: Experiment, setting: str, root: Path) -> list[dict[str, s
                 "paper": "" if outcome.paper is None or run.note else str(outcome.paper),
                 "stand_in": run.note,
                 "rounds": str(run.last_round),
-                "of": str(run.config["run"]["rounds"]),
+                "of": str(run.wanted_rounds),
             }
             for which in SPLITS:
                 for when in ("final", "best"):

@@ -17,14 +17,16 @@ import torch
 
 from fedpac import native
 from fedpac.config import Config, make_config, read_config
-from fedpac.data.scenario import Scenario, build, describe
+from fedpac.data.clients import Scenario
+from fedpac.data.scenario import build, describe
 from fedpac.engines import make_engine
 from fedpac.errors import RunError
 from fedpac.federation import Federation, RoundReport
+from fedpac.methods import find_method
 from fedpac.models import build_model
 from fedpac.runs.checkpoint import read_checkpoint, write_checkpoint
+from fedpac.runs.reading import read_run, summarise
 from fedpac.runs.store import CHECKPOINT, Row, RunStore
-from fedpac.runs.tables import read_run, summarise
 from fedpac.task import Task
 from fedpac.timing import span
 
@@ -34,45 +36,21 @@ Stop = Callable[[RoundReport], bool]  # whether to leave the run after this roun
 
 def run(config: Config, out: Path, data_dir: Path | None = None, progress: Progress | None = None) -> dict[str, Any]:
     """Run the config into a new folder; returns the summary that is also written there."""
-    _start(config, out, data_dir, progress)
-    return RunStore(out).read_json("summary.json")
-
-
-def _start(
-    config: Config,
-    out: Path,
-    data_dir: Path | None,
-    progress: Progress | None,
-    workers: int | None = None,
-    stop: Stop | None = None,
-) -> None:
-    scenario = build(config.data, config.run.seed, data_dir)  # before the folder exists: nothing half-made on bad data
-    task = make_task(config, scenario)
     store = RunStore(out)
     with store.locked(create=True):
-        store.create(config.to_toml(), client_rows(scenario), scenario.classes)
-        _execute(config, scenario, task, store, data_dir, progress, workers, stop)
+        store.check_free()
+        _execute(config, store, data_dir, progress)
+    return store.read_json("summary.json")
 
 
 def resume(
     out: Path, data_dir: Path | None = None, progress: Progress | None = None, workers: int | None = None
 ) -> dict[str, Any]:
     """Continue a run after an interruption, as if there had been none. A finished run is left alone."""
-    _continue(out, data_dir, progress, workers)
-    return RunStore(out).read_json("summary.json")
-
-
-def _continue(
-    out: Path, data_dir: Path | None, progress: Progress | None, workers: int | None = None, stop: Stop | None = None
-) -> None:
     store = RunStore.open(out)
-    if store.finished:
-        return
-    config = make_config(read_config(out / "config.toml"))
-    with store.locked():
-        data_dir = data_dir or store.data_dir()
-        scenario = build(config.data, config.run.seed, data_dir)
-        _execute(config, scenario, make_task(config, scenario), store, data_dir, progress, workers, stop)
+    if not store.finished:  # one that is may lie on a disk that cannot be written to
+        advance(make_config(read_config(out / "config.toml")), out, data_dir, progress, workers)
+    return store.read_json("summary.json")
 
 
 def advance(
@@ -84,10 +62,12 @@ def advance(
     stop: Stop | None = None,
 ) -> None:
     """Start the run, or continue it if the folder has it, until it is finished or `stop` says so after a round."""
-    if (out / "config.toml").is_file():
-        _continue(out, data_dir, progress, workers, stop)
-    else:
-        _start(config, out, data_dir, progress, workers, stop)
+    store = RunStore(out)
+    with store.locked(create=True):  # what there is to do is decided inside: another process may just have done it
+        if store.begun:
+            config = make_config(read_config(out / "config.toml"))
+        if not store.finished:
+            _execute(config, store, data_dir, progress, workers, stop)
 
 
 def make_task(config: Config, scenario: Scenario, device: str | None = None) -> Task:
@@ -99,6 +79,8 @@ def make_task(config: Config, scenario: Scenario, device: str | None = None) -> 
 def fingerprint(config: Config) -> str:
     """Names everything that a result depends on; where it is computed and the cadences are not, except evaluation."""
     values = config.model_dump(mode="json", exclude={"run": {"engine", "device", "workers", "checkpoint_every"}})
+    if (revision := find_method(config.method["name"]).revision) > 1:
+        values["revision"] = revision
     return hashlib.blake2b(repr(values).encode(), digest_size=16).hexdigest()
 
 
@@ -123,15 +105,17 @@ def client_rows(scenario: Scenario) -> list[Row]:
 
 def _execute(
     config: Config,
-    scenario: Scenario,
-    task: Task,
     store: RunStore,
     data_dir: Path | None,
     progress: Progress | None,
     workers: int | None = None,
     stop: Stop | None = None,
 ) -> None:
-    method, mark = config.make_method(), fingerprint(config)
+    data_dir = data_dir or store.data_dir()
+    scenario = build(config.data, config.run.seed, data_dir)
+    task, method, mark = make_task(config, scenario), config.make_method(), fingerprint(config)
+    if not store.begun:  # only now: bad data or settings leave nothing behind
+        store.create(config.to_toml(), client_rows(scenario), scenario.classes)
     path = store.path / CHECKPOINT
     if lost_checkpoint(store, config):
         raise RunError(

@@ -71,45 +71,41 @@ class RunStore:
 
     @classmethod
     def open(cls, path: Path) -> "RunStore":
-        if not (path / "config.toml").is_file():
+        store = cls(path)
+        if not store.begun:
             raise RunError(f"{path} holds no run: there is no config.toml in it")
-        return cls(path)
+        return store
 
     @contextmanager
     def locked(self, create: bool = False) -> Iterator[None]:
         """Keeps a second writer out. The lock is this process's own and dies with it: forked workers do not hold it.
 
-        With `create`, the folder is made if there is none, and removed again if nothing was put into it.
+        With `create`, the folder is made if there is none, and removed again if no run was put into it.
         """
         with explained(self.path):
-            made = create and not self.path.exists()
+            made = [folder for folder in (self.path, *self.path.parents) if create and not folder.exists()]
             if create:
                 self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / LOCK).open("a")
-        try:
+        with file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RunInUseError(f"another process is writing the run in {self.path}") from None
-            for leftover in self.path.glob(".*.tmp"):  # of a process that was killed while it wrote
-                leftover.unlink(missing_ok=True)
-            yield
-        finally:
-            file.close()
-            if made and not (self.path / "config.toml").exists():
-                with suppress(OSError):
-                    (self.path / LOCK).unlink()
-                    self.path.rmdir()
+            try:
+                for leftover in self.path.glob(".*.tmp"):  # of a process that was killed while it wrote
+                    leftover.unlink(missing_ok=True)
+                yield
+            finally:
+                if made and not self.begun:
+                    with suppress(OSError):
+                        (self.path / LOCK).unlink()
+                        for folder in made:
+                            folder.rmdir()
 
     def create(self, config_toml: str, clients: Iterable[Row], classes: int) -> None:
         """Put a new run into the folder. config.toml comes last: a folder without it holds no run."""
-        if (self.path / "config.toml").exists():
-            raise RunError(
-                f"{self.path} already holds a run: continue it with 'fedpac resume {self.path}' or choose another"
-            )
-        ours = {LOCK, "clients.csv", *TABLES}  # left by a start that was interrupted
-        if {entry.name for entry in self.path.iterdir()} - ours:
-            raise RunError(f"{self.path} is not empty: choose a new folder for the run")
+        self.check_free()
         columns = (*CLIENTS, *(f"class_{k}" for k in range(classes)))
         try:
             with explained(self.path):
@@ -121,6 +117,21 @@ class RunStore:
             for name in ("clients.csv", *TABLES):
                 (self.path / name).unlink(missing_ok=True)
             raise
+
+    def check_free(self) -> None:
+        """A run goes into a folder of its own."""
+        if self.begun:
+            raise RunError(
+                f"{self.path} already holds a run: continue it with 'fedpac resume {self.path}' or choose another"
+            )
+        ours = {LOCK, "clients.csv", *TABLES}  # left by a start that was interrupted
+        with explained(self.path):
+            if {entry.name for entry in self.path.iterdir()} - ours:
+                raise RunError(f"{self.path} is not empty: choose a new folder for the run")
+
+    @property
+    def begun(self) -> bool:
+        return (self.path / "config.toml").is_file()
 
     @property
     def finished(self) -> bool:

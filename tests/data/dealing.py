@@ -1,0 +1,25 @@
+"""Small scenarios, and whether two are the same."""
+
+import torch
+
+from fedpac.data import DataConfig, Scenario
+from fedpac.data.config import PRESETS
+
+DEALT = sorted(set(PRESETS) - {"natural", "cinic-sep"})
+
+
+def same(a: Scenario, b: Scenario) -> bool:
+    def parts(scenario):
+        return [part for client in scenario.clients for part in (client.train, client.test)]
+
+    return all(
+        torch.equal(p.index, q.index)
+        and p.rotate == q.rotate
+        and (p.relabel is None) == (q.relabel is None)
+        and (p.relabel is None or torch.equal(p.relabel, q.relabel))
+        for p, q in zip(parts(a), parts(b), strict=True)
+    )
+
+
+def small(scenario: str, **keys) -> DataConfig:
+    return DataConfig(scenario=scenario, **({"clients": 10} | keys))
