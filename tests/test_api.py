@@ -138,6 +138,15 @@ def test_a_method_of_ones_own():
         ({"device": "gpu"}, "device 'gpu' cannot be used here"),
         ({"rounds": 1.5}, "rounds = 1.5"),
         ({"workers": -2}, "workers = -2"),
+        ({"rounds": "2"}, "rounds = '2'"),
+        ({"rounds": True}, "rounds = True"),
+        ({"participation": "0.5"}, "participation = '0.5'"),
+        ({"lr": True}, "lr = True"),
+        ({"settings": {"lam": True}}, "lam = True"),
+        ({"settings": 3}, "settings = 3: expected the method's settings by name"),
+        ({"method": FedAvg}, "expected a name, or an instance of a Method"),
+        ({"device": "meta"}, "device 'meta' cannot be used here"),
+        ({"model": 3}, "the model is a int; expected a torch module"),
         ({"model": nn.Linear(INPUTS, CLASSES)}, "needs two sub-modules"),
         ({"model": fedpac.Classifier(nn.Linear(4, 4), nn.Linear(4, CLASSES))}, "does not take samples of shape"),
         ({"model": fedpac.Classifier(nn.Linear(INPUTS, 4), nn.Linear(4, 2))}, "3 classes"),
@@ -169,10 +178,43 @@ def test_a_clients_bad_data_are_named(change, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clients": None}, "clients are a NoneType; expected a list"),
+        ({"clients": {0: clients()[0]}}, "clients are a dict; expected a list"),
+        ({"clients": [3]}, "client 0: a int given, expected 4"),
+        ({"classes": "3"}, "classes = '3'; expected how many there are"),
+        ({"classes": 0}, "classes = 0; expected how many there are"),
+    ],
+)
+def test_clients_that_are_none_are_named(change, message):
+    with pytest.raises(DataError) as caught:
+        fedpac.fit(**{"model": network(), "clients": clients(), **quick(), **change})
+    assert message in str(caught.value)
+
+
+def test_samples_that_cannot_be_predicted():
+    model = fedpac.fit(network(), clients(), **quick()).models[0]
+    with pytest.raises(DataError, match="x is no array of numbers"):
+        model.predict("abc")
+    with pytest.raises(DataError, match="infinite or not a number"):
+        model.predict(np.full((2, INPUTS), np.nan))
+
+
+def test_paths_may_be_text(tmp_path):
+    values = {"model": "logistic", "data": {"clients": 3}, "run": {"rounds": 1, "engine": "serial"}}
+    summary = fedpac.run(make_config(values), str(tmp_path / "run"))
+    assert fedpac.resume(str(tmp_path / "run")) == summary
+    assert len(fedpac.load_run(str(tmp_path / "run"))) == 3
+
+
 def test_there_is_no_such_client():
     result = fedpac.fit(network(), clients(), **quick())
     with pytest.raises(FedpacError, match="there is no client 3; there are 0 to 2"):
         result.model(3)
+    with pytest.raises(FedpacError, match="there is no client a"):
+        result.model("a")
     with pytest.raises(IndexError):
         result.models[3]
     with pytest.raises(ConfigError, match="expected 'received' or 'personal'"):

@@ -178,6 +178,9 @@ def test_figures_of_a_run(fedpac):
         (["run", "--dataset", "digit"], "Did you mean 'digits'"),
         (["run", "--scenario", "dirichlett"], "Did you mean 'dirichlet'"),
         (["run", "--set", "training.lrr=1"], "Did you mean 'lr'"),
+        (["run", "--set", "training.lr=true"], "training.lr = True"),
+        (["run", "--set", "method.lam='1'"], "lam = '1'"),
+        (["run", "--method", "fedavg", "--set", "method.lam=1"], "no setting 'lam'. There are none here."),
         (["run", "--set", "training.lr"], "not of the form"),
         (["run", "--rounds", "-3"], "run.rounds = -3"),
         (["run", "--clients", "0"], "data.clients = 0"),
@@ -235,6 +238,10 @@ def test_damaged_data_files(fedpac, tmp_path, damage):
     assert file.name in complaint
     assert "Traceback" not in complaint
     assert not Path("r").exists()
+    code, listed, _ = fedpac("data")
+    assert code == 0
+    assert "unusable" in listed  # and the others are listed beside it
+    assert "digits" in listed
 
 
 def test_a_missing_data_file(fedpac, tmp_path):

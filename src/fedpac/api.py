@@ -31,6 +31,7 @@ from fedpac.runs.checkpoint import read_checkpoint
 from fedpac.runs.run import fingerprint, make_task
 from fedpac.runs.store import CHECKPOINT, RunStore, explained, write_atomically
 from fedpac.server import Server
+from fedpac.strict import Checked, checked
 from fedpac.task import Recipe, State, Task
 from fedpac.threads import one_thread
 from fedpac.training import evaluate, logits
@@ -71,24 +72,19 @@ def fit(
         result.models[3].predict(x)
     """
     scenario = clients if isinstance(clients, Scenario) else from_arrays(clients, classes)
-    if isinstance(method, str):
-        method = make_method(method, settings)
-    elif settings:
-        raise ConfigError("settings belong to a method given by name; this one is an object and has its own")
-    try:
-        recipe = Recipe(lr=lr, momentum=momentum, weight_decay=weight_decay, batch=batch, epochs=epochs)
-        RunConfig.model_validate({
-            "rounds": rounds, "seed": seed, "participation": participation, "evaluate_every": evaluate_every,
-            "engine": engine, "device": device, "workers": workers,
-        })  # fmt: skip
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise ConfigError(f"{problem['loc'][0]} = {problem['input']!r}: {problem['msg'].lower()}") from None
-    task = Task(copy.deepcopy(model), scenario.classes, recipe, seed, len(scenario.clients), rounds, device)
+    method = _made(method, settings)
+    recipe = _section(Recipe, lr=lr, momentum=momentum, weight_decay=weight_decay, batch=batch, epochs=epochs)
+    run = _section(
+        RunConfig, rounds=rounds, seed=seed, participation=participation, evaluate_every=evaluate_every,
+        engine=engine, device=device, workers=workers,
+    )  # fmt: skip
+    task = Task(copy.deepcopy(model), scenario.classes, recipe, run.seed, len(scenario.clients), run.rounds, run.device)
     _check_fits(task, scenario)
     history = []
-    with make_engine(engine, task, method, scenario.clients, workers) as running:
-        federation = Federation(task, method, running, participation=participation, evaluate_every=evaluate_every)
+    with make_engine(run.engine, task, method, scenario.clients, run.workers) as running:
+        federation = Federation(
+            task, method, running, participation=run.participation, evaluate_every=run.evaluate_every
+        )
         for report in federation.rounds():
             history.append(report)
             if progress is not None:
@@ -96,7 +92,27 @@ def fit(
         return Result(task, method, scenario, federation.server, running.states, history)
 
 
-def load_run(path: Path | str, data_dir: Path | None = None) -> "Result":
+def _made(method: str | Method, settings: dict[str, Any] | None) -> Method:
+    if not isinstance(method, str | Method):
+        raise ConfigError(f"method = {method!r}: expected a name, or an instance of a Method such as FedAvg()")
+    if not (settings is None or isinstance(settings, dict)):
+        raise ConfigError(f"settings = {settings!r}: expected the method's settings by name, such as {{'lam': 1.0}}")
+    if isinstance(method, str):
+        return make_method(method, settings)
+    if settings:
+        raise ConfigError("settings belong to a method given by name; this one is an object and has its own")
+    return method
+
+
+def _section(model: type[Checked], **values: Any) -> Checked:
+    try:
+        return checked(model, values)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ConfigError(f"{problem['loc'][0]} = {problem['input']!r}: {problem['msg'].lower()}") from None
+
+
+def load_run(path: Path | str, data_dir: Path | str | None = None) -> "Result":
     """What a run folder's last checkpoint holds, to predict with; its history is in the folder's tables."""
     path = Path(path)
     store = RunStore.open(path)
@@ -104,7 +120,7 @@ def load_run(path: Path | str, data_dir: Path | None = None) -> "Result":
     if not (path / CHECKPOINT).exists():
         raise RunError(f"{path} has no checkpoint yet: continue it with 'fedpac resume {path}'")
     saved = read_checkpoint(path / CHECKPOINT, fingerprint(config))
-    scenario = build(config.data, config.run.seed, data_dir or store.data_dir())
+    scenario = build(config.data, config.run.seed, Path(data_dir) if data_dir else store.data_dir())
     task, method = make_task(config, scenario, device="cpu"), config.make_method()  # wherever it was trained
     server = Server(task, saved.server)
     server.round = saved.round
@@ -140,7 +156,7 @@ class Result:
             return [evaluate(self.model(i).module, *c.test.tensors())[0] for i, c in enumerate(self.scenario.clients)]
 
     def model(self, client: int, which: Which | None = None) -> "ClientModel":
-        if not 0 <= client < len(self):
+        if not isinstance(client, int) or not 0 <= client < len(self):
             raise FedpacError(f"there is no client {client}; there are 0 to {len(self) - 1}")
         which = which or self.method.reported
         if which not in ("received", "personal"):
@@ -207,7 +223,10 @@ class ClientModel:
         """Samples in the form of the training data, normalised in the same way."""
         pool = self.data.train.pool
         expected = tuple(pool.x.shape[1:])
-        x = torch.as_tensor(x)
+        try:
+            x = torch.as_tensor(x)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DataError(f"x is no array of numbers ({error})") from None
         if x.dtype == torch.uint8:
             if pool.x.dtype != torch.uint8:
                 raise DataError("x has bytes, but the model was trained on floats; convert it in the same way")
@@ -222,7 +241,9 @@ class ClientModel:
         if x.dtype != torch.uint8:
             if pool.x.dtype == torch.uint8 and not x.is_floating_point():
                 raise DataError(f"x has {x.dtype}; images are bytes (uint8), or floats that are normalised already")
-            return x.float()
+            if not (x := x.float()).isfinite().all():
+                raise DataError("x has values that are infinite or not a number")
+            return x
         mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (pool.mean, pool.std))
         return (x.float() / 255 - mean) / std
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedpac.data.config import PRESETS, DataConfig
 from fedpac.errors import ConfigError, unknown
 from fedpac.methods import Method, make_method
+from fedpac.strict import checked
 from fedpac.task import Recipe
 
 Section = TypeVar("Section", bound=BaseModel)
@@ -73,7 +74,7 @@ def make_config(values: dict[str, Any]) -> Config:
     if isinstance(values.get("method"), str):
         values["method"] = {"name": values["method"]}
     try:
-        config = Config.model_validate(values)
+        config = checked(Config, values)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(problem) for problem in error.errors())) from None
     method = config.make_method()  # its settings are checked now, and their defaults written out

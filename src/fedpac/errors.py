@@ -45,4 +45,4 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return f"there is no {kind} '{name}'.{hint} Known: {', '.join(known)}."
+    return f"there is no {kind} '{name}'.{hint} " + (f"Known: {', '.join(known)}." if known else "There are none here.")

@@ -42,6 +42,10 @@ class RoundReport:
         return [s.accuracy for s in self.scores if s.which == which]
 
 
+def is_evaluated(round: int, every: int, last: int) -> bool:
+    return round % every == 0 or round == last
+
+
 class Federation:
     """One method on one task with one engine. Iterate over `rounds()`; the state is in `server` and `engine.states`."""
 
@@ -77,7 +81,7 @@ class Federation:
         server.round += 1
         round = server.round
         chosen = self.choose(round)
-        evaluating = round % self.evaluate_every == 0 or round == self.task.rounds
+        evaluating = is_evaluated(round, self.evaluate_every, self.task.rounds)
         sent = 0
 
         def messages(clients: Iterable[int]) -> Iterator[tuple[int, Message]]:

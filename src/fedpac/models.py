@@ -54,8 +54,8 @@ def paper_cnn(shape: tuple[int, ...], classes: int) -> Classifier:
         flat = 64 * 3 * 3
     else:
         raise ConfigError(
-            f"the paper's networks take images of shape (1, 28, 28) or (3, 32, 32), not {shape}; "
-            "pass a module of your own with a body and a head"
+            f"the paper's networks take images of shape (1, 28, 28) or (3, 32, 32), not {shape}; choose --set "
+            "model=logistic, or in Python a module of your own with a body and a head"
         )
     body = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(flat, 128), nn.LeakyReLU())
     return Classifier(body, nn.Linear(128, classes))
@@ -78,6 +78,9 @@ def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> C
 
 
 def check_model(model: nn.Module) -> None:
+    given: object = model
+    if not isinstance(given, nn.Module):
+        raise ConfigError(f"the model is a {type(given).__name__}; expected a torch module with a body and a head")
     if not isinstance(model, BodyAndHead):
         raise ConfigError(
             f"the model {type(model).__name__} needs two sub-modules: `body` (input -> features) and "

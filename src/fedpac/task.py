@@ -29,9 +29,11 @@ class Recipe(BaseModel):
 def usable_device(name: str) -> torch.device:
     """The device of that name, with its number, if this machine and this torch have it."""
     try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
+        there = torch.ones(1, device=name)
+        there.add(1).to("cpu")  # a device may be known, and yet hold no numbers
+        return there.device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition(":")[0]
         raise ConfigError(f"device '{name}' cannot be used here ({reason}); 'cpu' always can") from None
 
 

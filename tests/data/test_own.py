@@ -65,6 +65,7 @@ x, y, xt, yt = client()
         ([(x, y + 2, xt, yt)], "the label 4, allowed are 0 to 3"),
         ([(x, y + 10**10, xt, yt)], "expected classes numbered 0, 1, 2, ..."),
         ([(x * np.nan, y, xt, yt)], "infinite or not a number"),
+        ([(x * 1j, y, xt, yt)], "x has complex numbers"),
         ([(x, y, xt[:, :3], yt)], "client 0: samples are torch.float32 of shape (3,)"),
         ([(x, y, xt, yt), client(shape=(6,))], "client 1: samples are torch.float32 of shape (6,), those before"),
         ([client(shape=(4, 4), dtype=np.uint8), client(shape=(1, 4, 4))], "torch.uint8"),
@@ -188,6 +189,11 @@ def test_bad_images(tmp_path):
     (tmp_path / "ann" / "cat" / "1.png").unlink()
     with pytest.raises(DataError, match="no client has 2 samples"):
         from_folder(tmp_path)
+    picture(tmp_path / "bob" / "Cat" / "0.png", 0)
+    with pytest.raises(DataError, match="class folders 'Cat' and 'cat' differ in case only"):
+        from_folder(tmp_path)
+    (tmp_path / "bob" / "Cat" / "0.png").unlink()
+    (tmp_path / "bob" / "Cat").rmdir()
     (tmp_path / "bob" / "dog").mkdir(parents=True)
     with pytest.raises(DataError, match="bob has no PNG or JPEG images"):
         from_folder(tmp_path)
@@ -209,6 +215,7 @@ OWNED = {"x": np.zeros((3, 2)), "y": np.zeros(3, int)}
     [
         (OWNED, "expected x, y and writer"),
         ({**OWNED, "writer": [0, 1]}, "one entry for each of 3 samples"),
+        ({**OWNED, "writer": [0, np.nan, 0]}, "writer has values that are infinite or not a number"),
         ({**OWNED, "writer": [0, 5, 5], "writer_id": ["a", "b"]}, "the numbers 0 to 5, but writer_id has shape"),
         ({**OWNED, "writer": [0, -1, 0], "writer_id": ["a", "b"]}, "the numbers -1 to 0, but writer_id has shape"),
     ],

@@ -81,8 +81,7 @@ def mine(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", DEALT)
 def test_every_scenario_deals_own_data_out(name, mine):
-    keys = {"classes_per_group": [2, 3]} if name == "pathological" else {}
-    config = small(name, path=mine, **keys)
+    config = small(name, path=mine)
     assert config.dataset == "own"
     assert config.resolved().clients == 10
     scenario = build(config, 1)
@@ -102,7 +101,7 @@ def test_every_scenario_deals_own_data_out(name, mine):
         assert set(sizes.tolist()) <= {15, 30, 60}
     else:
         assert (sizes == (50 if name == "scarce" else 30)).all()
-    groups = [None] if name in ("iid", "dirichlet") else range(2 if name == "pathological" else 5)
+    groups = [None] if name in ("iid", "dirichlet") else range(5)
     assert {c.group for c in scenario.clients} == set(groups)
 
 
@@ -125,7 +124,7 @@ def test_few_classes_make_few_groups(tmp_path):
     ("keys", "words"),
     [
         ({"dominant": [[0, 6]]}, "dominant has [0, 6]; each set is one or more different classes of 0 to 5"),
-        ({"scenario": "pathological"}, "classes_per_group has 8; allowed are 1 to 6, the classes of 'own'"),
+        ({"scenario": "pathological", "classes_per_group": [8]}, "classes_per_group has 8; allowed are 1 to 6, the"),
         ({"scenario": "feature-skew", "angles": [1.0, 2.0]}, "angles has 2 values, but there are 5 groups"),
     ],
 )

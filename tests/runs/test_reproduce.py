@@ -117,7 +117,12 @@ def test_all_of_them_share_runs():
         (('shows = "table"', 'shows = "pie"'), "shows: Input should be"),
         (('shows = "table"', 'shows = "weights"'), "a figure of weights is of one method, and here are fedpac, "),
         (("x = 20", ""), "a sweep needs `x`"),
-        (('title = "A small table"', ""), "title: Field required"),
+        (('title = "A small table"', ""), "title is missing"),
+        (('title = "A small table"', 'titel = "A"'), "there is no key 'titel'. Did you mean 'title'?"),
+        (("fedavg = {}", "fedavg = { titel = 'A' }"), "methods.fedavg: there is no key 'titel'. Did you mean 'title'?"),
+        (("training = { epochs = 1 }", "trainig = {}"), "settings.digits,6: there is no key 'trainig'. Did you mean"),
+        (("fedavg = {}", "fedavg = 3"), "methods.fedavg = 3: expected a table such as {}"),
+        (("paper = { fedpac = 12.34", 'paper = { fedpac = "12.34"'), "settings.digits,6.paper.fedpac: Input should be"),
         (("paper = { fedpac = 12.34", "paper = { fedpac = 1234"), "less than or equal to 100"),
         (("[methods]", "[methods"), "not valid TOML"),
         (('[settings."digits,6"]', '[settings."../../digits,6"]'), "'../../digits,6' names a folder"),
@@ -320,3 +325,18 @@ def test_the_command_lists_and_refuses(tmp_path):
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert "no table or figure 'table9'. Did you mean 'table1'?" in wrong.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_word_that_no_table_knows_is_told_with_those_of_all(tmp_path):
+    wrong = fedpac_reproduce(tmp_path, "all", "--only", "fashion-mnits,20")
+    assert wrong.returncode == 1
+    assert "no setting or row 'fashion-mnits'. Did you mean 'fashion-mnist'?" in wrong.stderr
+
+
+def test_a_page_that_is_a_folder_is_refused_before_anything_is_run(tmp_path):
+    experiment(tmp_path)
+    (tmp_path / "pages").mkdir()
+    wrong = fedpac_reproduce(tmp_path, "small.toml", "--page", "pages")
+    assert wrong.returncode == 1
+    assert "--page pages is a folder" in wrong.stderr
+    assert not (tmp_path / "results").exists()

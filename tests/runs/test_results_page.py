@@ -162,7 +162,7 @@ def test_a_folder_that_is_damaged_or_anothers_is_named_and_hides_nothing_else(fi
     assert len(re.findall(r"\| FedAvg(-FT)? \|.*its folder is unusable", text)) == 2
     assert re.search(r"\| FedPAC \|.*its folder is unusable", text)
     assert "5 of 6 runs, 1 unusable" in text  # the damaged one has all its rounds
-    assert "FedPAC is number" in text[: text.index("s = 80 %")]
+    assert re.search(r"\| FedPAC \| 12\.34 \| \d\d\.\d\d received", text)
 
 
 def test_points_of_a_sweep_are_of_the_same_seeds(filled, tmp_path):
@@ -173,3 +173,18 @@ def test_points_of_a_sweep_are_of_the_same_seeds(filled, tmp_path):
     one = next(path for path in draw(swept, root, page) if path.suffix == ".svg").read_bytes()
     list(fill(cells(swept, root, seeds=2, only="digits,6,fedpac")))  # a second seed of one point
     assert next(path for path in draw(swept, root, page) if path.suffix == ".svg").read_bytes() == one
+
+
+def test_a_tie_is_no_loss_and_ways_of_one_method_are_not_ranked(filled, tmp_path):
+    _, root = filled
+    root = shutil.copytree(root, tmp_path / "results")
+    page = tmp_path / "page.md"
+    for name in ("metrics.csv", "rounds.csv"):
+        shutil.copy(root / "digits-6" / "fedpac-seed0" / name, root / "digits-6" / "fedavg-seed0" / name)
+    shutil.rmtree(root / "digits-6" / "fedpac-cc-seed0")
+    text = re.sub(r"fedavg-ft = \{.*\n", "", TABLE).replace(", fedavg-ft = 99.99", "")
+    write_page([experiment(tmp_path, text)], root, page)
+    assert "FedPAC is number 1 of 2 in round 6, seed 0, level with another" in page.read_text()
+    ways = re.sub(r"fedavg.*\n", "", text)
+    write_page([experiment(tmp_path, ways)], root, page)
+    assert "FedPAC is number" not in page.read_text()

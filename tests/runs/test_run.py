@@ -184,10 +184,16 @@ def test_a_half_written_line_is_forgotten(tmp_path, reference):
 def test_rows_that_were_deleted_are_noticed(tmp_path, reference):
     folder = shutil.copytree(reference, tmp_path / "run")
     (folder / "summary.json").unlink()
-    lines = (folder / "rounds.csv").read_text().splitlines(keepends=True)
-    (folder / "rounds.csv").write_text("".join(lines[:3]))
-    with pytest.raises(RunError, match="does not hold the rounds before it"):
-        resume(folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name in ("rounds.csv", "metrics.csv"):
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        for left in ("".join(lines[:3]), "".join([lines[0], *lines[3:]]), None):
+            (folder / name).unlink() if left is None else (folder / name).write_text(left)
+            with pytest.raises(RunError, match=rf"{name} does not hold all rounds up to it; restore the file"):
+                resume(folder)
+        (folder / name).write_bytes(before[name])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    resume(folder)
 
 
 # --- numbers that are none ----------------------------------------------------------------------------------------

@@ -14,13 +14,11 @@ from rich.markup import escape
 from fedpac.cli.app import DataDir, Workers, app, on_interrupt, out, show_error, show_warning
 from fedpac.cli.showing import Progress, show_comparison
 from fedpac.errors import FedpacError, RunError, RunInUseError
+from fedpac.runs import RESULTS
 
 if TYPE_CHECKING:
     from fedpac.federation import RoundReport
     from fedpac.runs.reproduce import Cell
-
-
-RESULTS = Path("results")
 
 
 @app.command(epilog="Examples:  fedpac compare runs/*  |  fedpac compare runs --out comparison --csv")
@@ -90,6 +88,8 @@ def reproduce(
     if page is None:
         beside = folder / f"{'results' if ours else experiments[0].name}.md"
         page = Path("docs/results.md") if ours and folder == RESULTS else beside
+    if page.is_dir():
+        raise RunError(f"--page {page} is a folder; expected the file to write, such as {page / 'results.md'}")
     wanted = all_cells(experiments, folder, seeds, only)
     failures: list[Cell] = []
 
@@ -124,7 +124,10 @@ def reproduce(
         write_page(shown, folder, page)
     there = sum(cell.reached(cell.goal(rounds)) for cell in wanted if cell.status != "unusable")
     out.print(f"{there} of {len(wanted)} runs are there{'; the same command goes on' if there < len(wanted) else ''}.")
-    out.print(f"Written: {page}, {folder}/*.csv and {sum(p.suffix == '.png' for p in drawn)} figures", soft_wrap=True)
+    tables = [f"{experiment.name}.csv" for experiment in shown if (folder / f"{experiment.name}.csv").exists()]
+    also = [f"{len(tables)} tables in {folder}"] if tables else []
+    also += [f"{pictures} figures"] if (pictures := sum(path.suffix == ".png" for path in drawn)) else []
+    out.print(f"Written: {', '.join([str(page), *also])}", soft_wrap=True)
     if failures:
         raise RunError(f"{len(failures)} of {len(wanted)} runs failed; what is wrong with each is said above")
 

@@ -126,13 +126,6 @@ class DataConfig(BaseModel):
     )
     augment: bool | None = Field(None, description="random crops and flips in training; yes for cifar10 and cinic10")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _own_data(cls, given: object) -> object:
-        if isinstance(given, dict) and (given.get("scenario") == "natural" or given.get("path") is not None):
-            return {"dataset": OWN} | given
-        return given
-
     @field_validator("dataset")
     @classmethod
     def _known_dataset(cls, name: str) -> str:
@@ -149,6 +142,8 @@ class DataConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if "dataset" not in self.model_fields_set and (self.scenario == "natural" or self.path is not None):
+            object.__setattr__(self, "dataset", OWN)  # frozen from here on
         partition = PRESETS[self.scenario].partition
         for key, heeding in HEEDED.items():
             if getattr(self, key) is not None and partition not in heeding:
@@ -226,10 +221,12 @@ class DataConfig(BaseModel):
             used["s"] = preset.s if self.s is None else self.s
         if partition == "pathological":
             used["allocation"] = self.allocation or "random"
-            used["classes_per_group"] = self.classes_per_group or CLASSES_PER_GROUP
         if partition == "dirichlet":
             used["beta"] = self.beta or 1.0
         if usual is not None:
+            if partition == "pathological":
+                fitting = tuple(min(number, usual.classes) for number in CLASSES_PER_GROUP)
+                used["classes_per_group"] = self.classes_per_group or fitting
             used["test_samples"] = self.test_samples or usual.test_samples
             samples = self.samples or preset.samples or usual.samples
             if partition != "dirichlet":  # where None deals out the whole training set

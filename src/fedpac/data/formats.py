@@ -27,7 +27,9 @@ def _idx(name: str, data: bytes, dims: int) -> Bytes:
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{name} is damaged or cut short ({error}).") from error
+        raise DataError(
+            f"{name} is damaged or cut short ({error}). Replace it, or delete it to download it again."
+        ) from error
     if data[:4] != bytes([0, 0, 8, dims]):
         raise DataError(f"{name} starts with {data[:4].hex(' ')}, expected {bytes([0, 0, 8, dims]).hex(' ')}.")
     start = 4 + 4 * dims

@@ -1,5 +1,6 @@
 """The user's own data: arrays in memory, a folder per client, one file with an owner for every sample, or one pool."""
 
+import itertools
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,11 +55,18 @@ def from_arrays(
 
         scenario = from_arrays([(x0, y0, x0_test, y0_test), (x1, y1, x1_test, y1_test)])
     """
+    given: object = clients
+    if not isinstance(given, Sequence):
+        raise DataError(f"clients are a {type(given).__name__}; expected a list with one entry for each client.")
+    if not (classes is None or (isinstance(classes, int) and 1 <= classes <= MOST_CLASSES)):
+        raise DataError(f"classes = {classes!r}; expected how many there are, from 1 on.")
     shares = []
     for i, client in enumerate(clients):
         name = names[i] if names is not None else f"client {i}"
-        if len(client) != 4:
-            raise DataError(f"{name}: {len(client)} arrays given, expected 4: x_train, y_train, x_test, y_test.")
+        arrays: object = client
+        if not isinstance(arrays, Sequence) or len(arrays) != 4:
+            what = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else f"a {type(arrays).__name__}"
+            raise DataError(f"{name}: {what} given, expected 4: x_train, y_train, x_test, y_test.")
         x_train, y_train, x_test, y_test = client
         train, test = _pair(x_train, y_train, f"{name}, train"), _pair(x_test, y_test, f"{name}, test")
         shares.append(_joined(name, train, test))
@@ -107,6 +115,8 @@ def from_owners(path: Path | str, seed: int = 0, test_share: float = 0.2, min_sa
     owner = arrays[key]
     if owner.shape != (len(y),):
         raise DataError(f"{path}: {key} has shape {owner.shape}, expected one entry for each of {len(y)} samples.")
+    if owner.dtype.kind == "f" and not np.isfinite(owner).all():
+        raise DataError(f"{path}: {key} has values that are infinite or not a number.")
     ids, code = np.unique(owner, return_inverse=True)
     titles = arrays.get(f"{key}_id") if owner.dtype.kind in "iu" else None
     if titles is not None and not (titles.ndim == 1 and ids[0] >= 0 and ids[-1] < len(titles)):
@@ -191,6 +201,9 @@ def _from_images(folders: list[Path]) -> list[Holding]:
     split = {folder: {"train", "test"} == {p.name for p in _folders(folder)} for folder in folders}
     parts = {folder: [folder / "train", folder / "test"] if split[folder] else [folder] for folder in folders}
     kinds = sorted({kind.name for some in parts.values() for part in some for kind in _folders(part)})
+    for one, other in itertools.combinations(kinds, 2):
+        if one.casefold() == other.casefold():
+            raise DataError(f"the class folders '{one}' and '{other}' differ in case only; give them one name.")
     number = {kind: k for k, kind in enumerate(kinds)}
     read = {part: _images(part, number) for some in parts.values() for part in some}
     channels = max(x.shape[1] for x, _ in read.values())  # grey images among coloured ones become coloured
@@ -237,6 +250,8 @@ def _pair(x: ArrayLike, y: ArrayLike, who: str) -> tuple[Tensor, Tensor]:
         x, y = torch.as_tensor(x), torch.as_tensor(y)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{who}: expected numbers in x and y ({error}).") from None
+    if x.is_complex():
+        raise DataError(f"{who}: x has complex numbers, expected bytes or real ones.")
     if y.is_floating_point() or y.is_complex() or y.dim() != 1:
         raise DataError(f"{who}: y is {y.dtype} of shape {tuple(y.shape)}, expected one whole number per sample.")
     if x.dim() < 2 or len(x) != len(y):

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from fedpac.errors import ConfigError, unknown
 from fedpac.methods.base import Method
+from fedpac.strict import checked
 
 __all__ = ["Method", "find_method", "make_method", "methods"]
 
@@ -58,7 +59,7 @@ def make_method(name: str, settings: dict[str, Any] | None = None) -> Method:
     """The named method with these settings; a wrong key or value names itself and what is allowed."""
     cls = find_method(name)
     try:
-        return cls(**(settings or {}))
+        return checked(cls, settings or {})
     except ValidationError as error:
         raise ConfigError("; ".join(_explain(cls, problem) for problem in error.errors())) from None
 

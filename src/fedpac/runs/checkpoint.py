@@ -13,7 +13,7 @@ from safetensors.torch import save
 
 from fedpac.errors import CheckpointError, MessageError
 from fedpac.message import Message
-from fedpac.runs.store import explained, write_atomically
+from fedpac.runs.store import explained, once_more, write_atomically
 from fedpac.task import State
 
 FORMAT = 1
@@ -42,20 +42,20 @@ def read_checkpoint(path: Path, fingerprint: str) -> Checkpoint:
             metadata = json.loads((file.metadata() or {})["fedpac"])
             blobs = {name: bytes(file.get_tensor(name).numpy()) for name in sorted(file.keys())}
         if metadata["format"] != FORMAT:
-            raise CheckpointError(f"the checkpoint {path} has format {metadata['format']}; this version reads {FORMAT}")
+            raise ValueError(f"it has format {metadata['format']}; this version reads {FORMAT}")
         if metadata.pop("digest") != _digest(metadata, blobs):
-            raise CheckpointError(f"the checkpoint {path} is damaged: its contents do not match its checksum")
+            raise ValueError("its contents do not match its checksum")
         states = {name: dict(Message.from_bytes(blob)) for name, blob in blobs.items()}
         server = states.pop("server")
         round, made_with = int(metadata["round"]), metadata["fingerprint"]
     except (SafetensorError, MessageError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
         raise CheckpointError(
-            f"the checkpoint {path} is damaged ({error}); delete it to start this run again from round 1"
+            f"the checkpoint {path} is damaged ({error}); restore it, or {once_more(path.parent)}"
         ) from None
     if made_with != fingerprint:
         raise CheckpointError(
             f"the checkpoint {path} belongs to another config than the config.toml beside it, or to an older revision "
-            "of the method; restore what it was made with, or delete the checkpoint to start again"
+            f"of the method; restore what it was made with, or {once_more(path.parent)}"
         )
     return Checkpoint(round, server, {int(name.removeprefix("client.")): s for name, s in states.items()})
 

@@ -12,6 +12,7 @@ from fedpac.config import Config, make_config, read_config
 from fedpac.errors import ConfigError, unknown
 from fedpac.methods import find_method, methods
 from fedpac.methods.base import Which
+from fedpac.strict import checked
 
 
 class _Part(BaseModel):
@@ -132,12 +133,24 @@ def read_experiment(path: Path, argument: str | None = None) -> Experiment:
     if "gathers" in values:
         values = _gathered(values, path)
     try:
-        return Experiment.model_validate({**values, "name": path.stem, "argument": argument or str(path)})
+        return checked(Experiment, {**values, "name": path.stem, "argument": argument or str(path)})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        what = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{path}: {where}{': ' if where else ''}{what}") from None
+        problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")  # a typo is a cause
+        raise ConfigError(f"{path}: {_explain(problems[0])}") from None
+
+
+def _explain(problem: Any) -> str:
+    *place, last = [*map(str, problem["loc"])] or [""]
+    where = ".".join([*place, last])
+    if problem["type"] == "extra_forbidden":
+        part: type[BaseModel] = {0: Experiment}.get(len(place), Row if place[:1] == ["methods"] else Setting)
+        keys = set(part.model_fields) - {"name", "argument"}  # those two the file does not say
+        return f"{'.'.join(place)}{': ' if place else ''}{unknown('key', last, keys)}"
+    if problem["type"] == "missing":
+        return f"{where} is missing"
+    if problem["type"] == "model_type":
+        return f"{where} = {problem['input']!r}: expected a table such as {{}}"
+    return f"{where}{': ' if where else ''}{problem['msg'].removeprefix('Value error, ')}"
 
 
 def _gathered(values: dict[str, Any], path: Path) -> dict[str, Any]:

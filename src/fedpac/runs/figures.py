@@ -39,7 +39,8 @@ def accuracy_curves(runs: Sequence[RunData], path: Path) -> list[Path]:
                 reported = which == same[0].reported
                 axes.plot(
                     rounds, means, LINES[which], color=colour, marker=marker, markevery=max(1, len(rounds) // 8),
-                    markersize=5 if reported else 0, linewidth=1.8 if reported else 1.1, alpha=1 if reported else 0.6,
+                    markersize=5 if reported or len(rounds) == 1 else 0, linewidth=1.8 if reported else 1.1,
+                    alpha=1 if reported else 0.6,
                 )  # fmt: skip
                 if band is not None and reported:
                     low, high = np.clip(means - band, 0, 100), np.clip(means + band, 0, 100)
@@ -88,6 +89,9 @@ class Line:
     which: Which
 
 
+LONG_CURVE = 20  # evaluated rounds
+
+
 def curves(lines: Sequence[Line], title: str, path: Path) -> list[Path]:
     """One line for each method, of the accuracy that it reports; the legend is in the order of the lines' ends."""
     with style():
@@ -106,11 +110,14 @@ def curves(lines: Sequence[Line], title: str, path: Path) -> list[Path]:
             ends.append((float(means[-1]), drawn))
             if band is not None:
                 axes.fill_between(rounds, means - band, means + band, color=colour, alpha=0.15, linewidth=0)
-        after_first = np.concatenate([np.asarray(line.get_ydata(), dtype=float)[1:] for line in axes.lines])
-        if len(after_first):
-            axes.set_ylim(float(np.percentile(after_first, 2)) - 1, axes.dataLim.y1 + 1)  # early rounds may fall out
-        axes.set_xlim(left=0)
+        each = [np.asarray(line.get_ydata(), dtype=float) for line in axes.lines]
         axes.set_xlabel("communication round")
+        if min(map(len, each)) >= LONG_CURVE:  # the end is what one wants to see
+            bottom = float(np.percentile(np.concatenate([line[1:] for line in each]), 2)) - 1
+            axes.set_ylim(bottom, axes.dataLim.y1 + 1)
+            if min(line.min() for line in each) < bottom:
+                axes.set_xlabel("communication round; early rounds may lie below the figure")
+        axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel("test accuracy, mean over clients (%)")
         axes.set_title(title, loc="left")
@@ -164,7 +171,7 @@ def beside_paper(dots: Sequence[Dot], title: str, path: Path) -> list[Path]:
             ring = Line2D([], [], linestyle="", marker="o", markersize=9, markeredgewidth=1.5, label="the paper")
             ring.set(markeredgecolor="#555555", markerfacecolor="none")
             handles.append(ring)
-        axes.legend(handles=handles, loc="upper left", fontsize=9)  # the best is above and right
+        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.08, 1), borderaxespad=0, fontsize=9)
         return save(figure, path)
 
 

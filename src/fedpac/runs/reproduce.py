@@ -124,6 +124,7 @@ def all_cells(experiments: Sequence[Experiment], root: Path, seeds: int = 1, onl
     """The cells of several experiments, each run once; where `only` speaks of one of them, the others have none."""
     found: dict[Path, Cell] = {}
     problem: ConfigError | None = None
+    _check_words(experiments, only)
     for experiment in experiments:
         try:
             mine = cells(experiment, root, seeds, only)
@@ -139,6 +140,14 @@ def all_cells(experiments: Sequence[Experiment], root: Path, seeds: int = 1, onl
     return list(found.values())
 
 
+def _check_words(experiments: Sequence[Experiment], only: str) -> None:
+    known = {word for experiment in experiments for key in experiment.settings for word in key.split(",")}
+    known |= {row for experiment in experiments for row in experiment.methods}
+    for word in filter(None, only.split(",")):
+        if word not in known:
+            raise ConfigError(f"--only: {unknown('setting or row', word, known)}")
+
+
 def cells(experiment: Experiment, root: Path, seeds: int = 1, only: str = "") -> list[Cell]:
     """All runs that the experiment needs, in the order in which they are worth running: one seed of everything first.
 
@@ -152,10 +161,7 @@ def cells(experiment: Experiment, root: Path, seeds: int = 1, only: str = "") ->
 def _chosen(experiment: Experiment, only: str) -> tuple[list[str], list[str]]:
     words = {key: set(key.split(",")) for key in experiment.settings}
     wanted = [word for word in only.split(",") if word]
-    known = set().union(*words.values()) | set(experiment.methods)
-    for word in wanted:
-        if word not in known:
-            raise ConfigError(f"--only: {unknown('setting or row', word, known)}")
+    _check_words([experiment], only)
     rows = [word for word in wanted if word in experiment.methods]
     places = {word for word in wanted if word not in experiment.methods}
     settings = [key for key, own in words.items() if places <= own]

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpac.errors import FedpacError
 from fedpac.methods.base import Which
+from fedpac.runs import RESULTS
 from fedpac.runs.experiment import Experiment, Setting
 from fedpac.runs.reading import SPLITS, RunData, counting, stand_in_mark, summarise
 from fedpac.runs.reproduce import Cell, cells
@@ -36,10 +37,9 @@ INTRODUCTION = """# Results
 Made by `fedpac reproduce`; do not edit. Accuracy is the plain mean over all clients on their own test data. *Received*
 is the model as it comes from the server, before local training, *personal* the model after it; each row says which one
 it shows, the one that the method's paper reports, and gives the other one beside it. *Final* is the last round, as in
-the paper's tables; *best* is the best evaluated round (every fifth is; where few clients take part in a round, every
-20th or 50th, since all are evaluated), chosen on test data and so only there to show how much the choice of the round
-matters. With several seeds: mean ± standard deviation over seeds. A difference in brackets is that of a run which has
-not reached its last round yet.
+the paper's tables; *best* is the best evaluated round (a run's config says how often that is), chosen on test data and
+so only there to show how much the choice of the round matters. With several seeds: mean ± standard deviation over
+seeds. A difference in brackets is that of a run which has not reached its last round yet.
 
 Every row is a run folder in [`{name}`]({path}) with its config, all clients' accuracies, command, commit and versions;
 the CSV file of a table has all of it at full precision.
@@ -159,7 +159,7 @@ def _found(experiment: Experiment, setting: str, run: str, root: Path) -> list[C
 
 def write_page(experiments: Sequence[Experiment], root: Path, page: Path) -> None:
     """The page, and beside the runs a CSV file for each experiment. Figures are drawn by drawing.draw()."""
-    with explained(page.parent):
+    with explained(page):
         page.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(page, page_text(experiments, root, page).encode())
     for experiment in experiments:
@@ -183,6 +183,7 @@ def exact_text(experiment: Experiment, root: Path) -> str:
 
 def _contents(experiments: Sequence[Experiment], root: Path) -> str:
     lines = []
+    elsewhere = "" if root.name == RESULTS.name else f" --out {root}"
     for experiment in experiments:
         wanted = [cell.status for cell in cells(experiment, root)]
         more = (f", {n} {s if s != 'begun' else 'more begun'}" for s in ("begun", "unusable") if (n := wanted.count(s)))
@@ -190,7 +191,7 @@ def _contents(experiments: Sequence[Experiment], root: Path) -> str:
         anchor = "".join(c for c in f"{experiment.title} {experiment.name}".lower() if c.isalnum() or c in " -")
         lines.append(
             f"| [{experiment.title}](#{anchor.replace(' ', '-')}) | {experiment.source} | "
-            f"`fedpac reproduce {experiment.argument}` | {status} |"
+            f"`fedpac reproduce {experiment.argument}{elsewhere}` | {status} |"
         )
     return "\n".join(["| what | in the paper | command | seed 0 |", "|---|---|---|---|", *lines]) + "\n"
 
@@ -272,7 +273,8 @@ def _remarks(rows: Sequence[Outcome]) -> list[str]:
     remarks = []
     if note := stand_in(rows):
         remarks.append(f"**Not the paper's data** ({note}): its numbers are not shown here, they are of other data.\n")
-    if any(row.row == OURS for row in ran) and len(ran) > 1:
+    others = any(row.method != OURS for row in ran)
+    if any(row.row == OURS for row in ran) and others:
         ended = [row for row in ran if row.finished]
         if any(row.row == OURS for row in ended) and 1 < len(ended) < len(ran):
             remark = f"FedPAC is {_rank(ended)}; with the rows that are not finished, {_rank(ran)}."
@@ -292,9 +294,10 @@ def _rank(rows: Sequence[Outcome]) -> str:
     shared = Ground.of(rows)
     scores = {row.row: float(shared.of_row(row).mean()) for row in rows}
     score = scores.pop(OURS)
-    place = 1 + sum(other > score for other in scores.values())
-    lead = f"{abs(score - max(scores.values())):.2f} points {'ahead of the next' if place == 1 else 'behind the first'}"
-    return f"number {place} of {len(rows)} in {shared}, {lead}"
+    place = 1 + sum(other > score + 1e-9 for other in scores.values())  # equal means may differ in their last bits
+    apart = abs(score - max(scores.values()))
+    lead = f"{apart:.2f} points {'ahead of the next' if place == 1 else 'behind the first'}"
+    return f"number {place} of {len(rows)} in {shared}, {lead if apart > 1e-9 else 'level with another'}"
 
 
 def _exact(experiment: Experiment, setting: str, root: Path) -> list[dict[str, str]]:

@@ -21,12 +21,12 @@ from fedpac.data.clients import Scenario
 from fedpac.data.scenario import build, describe
 from fedpac.engines import make_engine
 from fedpac.errors import RunError
-from fedpac.federation import Federation, RoundReport
+from fedpac.federation import Federation, RoundReport, is_evaluated
 from fedpac.methods import find_method
 from fedpac.models import build_model
 from fedpac.runs.checkpoint import read_checkpoint, write_checkpoint
 from fedpac.runs.reading import read_run, summarise
-from fedpac.runs.store import CHECKPOINT, Row, RunStore
+from fedpac.runs.store import CHECKPOINT, Row, RunStore, once_more
 from fedpac.task import Task
 from fedpac.timing import span
 
@@ -34,22 +34,25 @@ Progress = Callable[[RoundReport], None]
 Stop = Callable[[RoundReport], bool]  # whether to leave the run after this round, for a later resume
 
 
-def run(config: Config, out: Path, data_dir: Path | None = None, progress: Progress | None = None) -> dict[str, Any]:
+def run(
+    config: Config, out: Path | str, data_dir: Path | str | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
     """Run the config into a new folder; returns the summary that is also written there."""
-    store = RunStore(out)
+    store = RunStore(Path(out))
     with store.locked(create=True):
         store.check_free()
-        _execute(config, store, data_dir, progress)
+        _execute(config, store, Path(data_dir) if data_dir else None, progress)
     return store.read_json("summary.json")
 
 
 def resume(
-    out: Path, data_dir: Path | None = None, progress: Progress | None = None, workers: int | None = None
+    out: Path | str, data_dir: Path | str | None = None, progress: Progress | None = None, workers: int | None = None
 ) -> dict[str, Any]:
     """Continue a run after an interruption, as if there had been none. A finished run is left alone."""
-    store = RunStore.open(out)
+    store = RunStore.open(Path(out))
     if not store.finished:  # one that is may lie on a disk that cannot be written to
-        advance(make_config(read_config(out / "config.toml")), out, data_dir, progress, workers)
+        config = make_config(read_config(store.path / "config.toml"))
+        advance(config, store.path, Path(data_dir) if data_dir else None, progress, workers)
     return store.read_json("summary.json")
 
 
@@ -120,12 +123,13 @@ def _execute(
     if lost_checkpoint(store, config):
         raise RunError(
             f"{store.path} has {len(store.rows('rounds.csv'))} rounds, but no {CHECKPOINT} to go on from: restore that "
-            f"file, or do it all again with 'fedpac run {store.path / 'config.toml'} --out' and a new folder"
+            f"file, or {once_more(store.path)}"
         )
     saved = read_checkpoint(path, mark) if path.exists() else None  # before anything is changed in the folder
     held = _same_data(store, scenario)
-    store.truncate(saved.round if saved else 0)
-    _record_session(store, data_dir, saved.round if saved else 0, held)
+    done, every = saved.round if saved else 0, config.run.evaluate_every
+    store.truncate(done, [t for t in range(1, done + 1) if is_evaluated(t, every, task.rounds)])
+    _record_session(store, data_dir, done, held)
     with make_engine(config.run.engine, task, method, scenario.clients, workers or config.run.workers) as engine:
         federation = Federation(
             task,

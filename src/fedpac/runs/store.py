@@ -63,6 +63,11 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def once_more(folder: Path) -> str:
+    """What to do about a run that cannot go on."""
+    return f"do it all again with 'fedpac run {folder / 'config.toml'} --out' and a new folder"
+
+
 class RunStore:
     """One run's folder. Whoever writes to it does so inside `locked()`."""
 
@@ -156,18 +161,33 @@ class RunStore:
                         file.flush()
                         os.fsync(file.fileno())
 
-    def truncate(self, round: int) -> None:
-        """Forget every row of later rounds, and a last line that was cut off in the middle."""
-        for name, columns in TABLES.items():
-            path = self.path / name
-            with explained(self.path):
-                kept = [line for line in _complete_lines(path) if int(line.split(",", 1)[0]) <= round]
-                write_atomically(path, "".join([csv_lines([columns]), *kept]).encode())
-        if [int(row["round"]) for row in self.rows("rounds.csv")] != list(range(1, round + 1)):
+    def truncate(self, round: int, evaluated: Sequence[int]) -> None:
+        """Forget every row of later rounds, and a last line that was cut off in the middle.
+
+        The rounds up to this one must be there, and the results of those that were evaluated; else nothing is changed.
+        """
+        kept: dict[str, dict[int, list[str]]] = {}  # table -> round -> lines
+        with explained(self.path):
+            for name in TABLES:
+                lines = kept.setdefault(name, {})
+                for line in _complete_lines(self.path / name):
+                    if (t := int(line.split(",", 1)[0])) <= round:
+                        lines.setdefault(t, []).append(line)
+        results = 2 * len(self.rows("clients.csv"))  # received and personal of every client
+        whole = {
+            "rounds.csv": [*kept["rounds.csv"]] == list(range(1, round + 1)),
+            "metrics.csv": {t: len(lines) for t, lines in kept["metrics.csv"].items()}
+            == dict.fromkeys(evaluated, results),
+        }
+        if cut := [name for name, complete in whole.items() if not complete]:
             raise RunError(
-                f"{self.path}: the checkpoint is of round {round}, but rounds.csv does not hold the rounds before it; "
-                "restore the file, or start again in a new folder"
+                f"{self.path}: the checkpoint is of round {round}, but {cut[0]} does not hold all rounds up to it; "
+                f"restore the file, or {once_more(self.path)}"
             )
+        for name, columns in TABLES.items():
+            text = "".join([csv_lines([columns]), *(line for lines in kept[name].values() for line in lines)])
+            with explained(self.path):
+                write_atomically(self.path / name, text.encode())
 
     def write_json(self, name: str, values: dict[str, Any]) -> None:
         with explained(self.path):
