@@ -22,7 +22,7 @@ OTHERS: dict[str, dict[str, Which]] = {
         "fedpac-fa": "received", "fedpac-cc": "received", "fedpac-none": "received",
     },
     "cifar10-20": {
-        "fedavg": "personal", "fed-rod": "personal",
+        "fedavg": "personal", "fed-rod": "received",
         "fedpac-fa": "received", "fedpac-cc": "received", "fedpac-none": "received",
     },
 }  # fmt: skip

@@ -34,8 +34,8 @@ from fedpac.timing import span
 
 
 def _context(task: Task) -> Any:
-    """Forking shares the data and starts at once. Where it is not safe (macOS, Windows, and a driver of another device
-    than the CPU, which does not survive it) everything is pickled instead."""
+    """Forking shares the data and starts at once. Where it is not safe (macOS, and a driver of another device than
+    the CPU, which does not survive it) everything is pickled instead."""
     return multiprocessing.get_context("fork" if sys.platform == "linux" and task.device.type == "cpu" else "spawn")
 
 
