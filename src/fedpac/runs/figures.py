@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -47,7 +48,7 @@ def accuracy_curves(runs: Sequence[RunData], path: Path) -> list[Path]:
                     axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
                     banded = "seeds" if len(same) > 1 else "clients"
         axes.set_xlabel("communication round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _whole_rounds(axes)
         axes.set_ylabel("test accuracy, mean over clients (%)")
         axes.set_title(setting_title(runs), loc="left")
         axes.set_xlim(left=0)
@@ -62,6 +63,10 @@ def accuracy_curves(runs: Sequence[RunData], path: Path) -> list[Path]:
             handles.append(_band(banded))
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, handlelength=2.6)
         return save(figure, path)
+
+
+def _whole_rounds(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
 
 
 def _band(over: str) -> Patch:
@@ -118,7 +123,7 @@ def curves(lines: Sequence[Line], title: str, path: Path) -> list[Path]:
             if min(line.min() for line in each) < bottom:
                 axes.set_xlabel("communication round; early rounds may lie below the figure")
         axes.set_xlim(left=0)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _whole_rounds(axes)
         axes.set_ylabel("test accuracy, mean over clients (%)")
         axes.set_title(title, loc="left")
         handles = [drawn for _, drawn in sorted(ends, key=lambda end: -end[0])]
