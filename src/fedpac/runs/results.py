@@ -1,6 +1,7 @@
 """The page of results: what the paper found, what the runs found, and how far they are apart."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -185,9 +186,10 @@ def _contents(experiments: Sequence[Experiment], root: Path) -> str:
     lines = []
     elsewhere = "" if root.name == RESULTS.name else f" --out {root}"
     for experiment in experiments:
-        wanted = [cell.status for cell in cells(experiment, root)]
-        more = (f", {n} {s if s != 'begun' else 'more begun'}" for s in ("begun", "unusable") if (n := wanted.count(s)))
-        status = f"{wanted.count('ended')} of {len(wanted)} runs{''.join(more)}"
+        count = Counter(cell.status for cell in cells(experiment, root))
+        status = f"{count['ended']} of {count.total()} runs"
+        status += f", {count['begun']} more begun" if count["begun"] else ""
+        status += f", {count['unusable']} unusable" if count["unusable"] else ""
         anchor = "".join(c for c in f"{experiment.title} {experiment.name}".lower() if c.isalnum() or c in " -")
         lines.append(
             f"| [{experiment.title}](#{anchor.replace(' ', '-')}) | {experiment.source} | "
