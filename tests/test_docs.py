@@ -144,6 +144,8 @@ def test_the_verdict_quotes_the_files() -> None:
             known |= {f"{float(mine) - float(other):+.2f}" for mine, other in zip(numbers, plain[run[-1]], strict=True)}
     tuned = csv.DictReader((ROOT / "results" / "fine-tuning.csv").read_text().splitlines()[1:])
     known |= {value for row in tuned for value in (row["rate"], row["personal"])}
+    for study in ("paired", "clusters"):
+        known |= set(re.findall(r"[+-]?\d+\.\d\d", (ROOT / "results" / f"{study}.csv").read_text()))
     for setting, early in (("cifar10-1000-scarce", 150), ("cifar10-1000-scarce-long", 250)):
         known.add(
             f"{100 * read_run(ROOT / 'results' / setting / 'fedpac-seed0').accuracy['received'][early].mean():.2f}"
