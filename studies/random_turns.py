@@ -5,7 +5,8 @@
 The paper rotates "the images in each group with a certain degree". Read as one fixed angle for a group, Local-only
 cannot tell the setting from the standard one, and yet the paper has it seven points lower. Read as the limit of a
 random angle, as the usual library call takes it, images become harder for everybody, and labels may be dealt as in the
-standard setting. Accuracy of three methods under that reading, every tenth round, for fewer rounds than the paper's 200.
+standard setting. Accuracy of three methods under that reading, every tenth round, for less than the 200 rounds of the
+paper.
 """
 
 import math
