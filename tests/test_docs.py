@@ -119,7 +119,8 @@ def test_the_page_of_speed_is_what_was_measured() -> None:
 def test_the_verdict_quotes_the_files() -> None:
     """Every number with two decimals is in a result file, or follows from one: over seeds, or against the paper."""
     known = {"81.10"}  # in a log of the public code
-    for name in ("all-methods", "table1", "ablation", "choices", "imbalanced", "scarce", "feature-skew"):
+    tables = ["all-methods", "table1", "ablation", "choices", "imbalanced", "scarce", "feature-skew", "concept-shift"]
+    for name in tables:
         seeds: dict[tuple[str, str], list[list[float]]] = {}
         for row in csv.DictReader((ROOT / "results" / f"{name}.csv").read_text().splitlines()):
             ours = [float(row[f"{which}_{when}"]) for which in ("received", "personal") for when in ("final", "best")]
@@ -145,7 +146,7 @@ def test_the_verdict_quotes_the_files() -> None:
             known |= {f"{float(mine) - float(other):+.2f}" for mine, other in zip(numbers, plain[run[-1]], strict=True)}
     tuned = csv.DictReader((ROOT / "results" / "fine-tuning.csv").read_text().splitlines()[1:])
     known |= {value for row in tuned for value in (row["rate"], row["personal"])}
-    for study in ("paired", "clusters", "knn-share"):
+    for study in ("paired", "clusters", "knn-share", "random-turns"):
         known |= set(re.findall(r"[+-]?\d+\.\d\d", (ROOT / "results" / f"{study}.csv").read_text()))
     for setting, early in (("cifar10-1000-scarce", 150), ("cifar10-1000-scarce-long", 250)):
         known.add(
