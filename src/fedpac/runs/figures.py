@@ -196,6 +196,9 @@ def sweep(lines: Sequence[Sweep], axis: str, title: str, path: Path) -> list[Pat
             x, y = zip(*sorted(line.points), strict=True)
             axes.plot(x, y, color=colour, marker=marker, label=line.label)
         axes.set_xticks(sorted({x for line in lines for x, _ in line.points}))
+        bottom, top = axes.get_ylim()
+        if top - bottom < SPAN:
+            axes.set_ylim((bottom + top - SPAN) / 2, (bottom + top + SPAN) / 2)
         axes.set_xlabel(axis)
         axes.set_ylabel("final test accuracy, mean over clients (%)")
         axes.set_title(title, loc="left")
