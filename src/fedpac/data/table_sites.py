@@ -1,0 +1,110 @@
+"""Clients from tables: every site reads and splits its own rows, and they agree on a common preprocessing."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpac.data import preprocessing
+from fedpac.data.clients import Scenario
+from fedpac.data.own import from_arrays
+from fedpac.data.preprocessing import Preprocessing
+from fedpac.data.schema import Schema, read_schema
+from fedpac.data.tables import Table, read_table
+from fedpac.errors import DataError
+from fedpac.message import Message
+from fedpac.randomness import numpy_stream, stream_seed
+
+
+class TableSite:
+    """One site's rows, which stay here: others see the answers to two questions."""
+
+    def __init__(self, name: str, number: int, schema: Schema, seed: int, test_share: float) -> None:
+        self.name = name
+        self.schema = schema
+        table = read_table(schema.sites[name], schema.missing)
+        for column in (schema.target, schema.id):
+            if column is not None and column not in table:
+                raise DataError(f"{table.name} has no column '{column}'; it has {', '.join(table.columns)}")
+        labelled = np.array([text is not None for text in table.texts(schema.target)])
+        self.unlabelled = int((~labelled).sum())
+        table = table.rows(labelled)
+        chosen = _test_rows(table, schema.id, seed, number, test_share)
+        self.train, self.test = table.rows(~chosen), table.rows(chosen)
+
+    def __len__(self) -> int:
+        return len(self.train) + len(self.test)
+
+    def count(self) -> Message:
+        return preprocessing.count(self.train, self.schema)
+
+    def deviate(self, down: Message) -> Message:
+        return preprocessing.deviate(self.train, self.schema, down)
+
+    def arrays(
+        self, fitted: Preprocessing
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
+        """x_train, y_train, x_test, y_test."""
+        absent = fitted.absent.get(self.name, ())
+        (x, y), (x_test, y_test) = (
+            (fitted.apply(rows, absent), fitted.labels(rows)) for rows in (self.train, self.test)
+        )
+        return x, y, x_test, y_test
+
+
+def _test_rows(table: Table, id: str | None, seed: int, number: int, share: float) -> NDArray[np.bool_]:
+    """Which rows are kept for testing.
+
+    With an id, whether a row is depends on its id alone: a patient who was at two sites is on the same side at both,
+    and no site has to tell who its patients are.
+    """
+    chosen = np.zeros(len(table), dtype=bool)
+    if id is None:
+        if len(table) > 1:
+            test = min(max(1, round(share * len(table))), len(table) - 1)
+            chosen[numpy_stream(seed, "table test split", client=number).permutation(len(table))[:test]] = True
+        return chosen
+    ids = table.texts(id)
+    if None in ids:
+        raise DataError(f"{table.name}, row {ids.index(None) + 1}: {id} is missing; every row needs one to be split by")
+    drawn = {text: stream_seed(seed, f"table test split of {text}") / 2**63 < share for text in set(ids)}
+    return np.array([drawn[text] for text in ids])
+
+
+def fit_preprocessing(sites: list[TableSite], schema: Schema) -> Preprocessing:
+    """Two questions to every site, and what the answers make."""
+    counts = {site.name: site.count() for site in sites}
+    down = preprocessing.means(counts)
+    return preprocessing.merge(schema, counts, {site.name: site.deviate(down) for site in sites})
+
+
+def from_tables(path: Path | str, seed: int = 0, test_share: float = 0.2, min_samples: int = 10) -> Scenario:
+    """A scenario from CSV or Parquet tables, one file or folder per site, by a schema ('fedpac data describe').
+
+    A random `test_share` of the rows is kept for testing; with an id in the schema, of the ids. Numbers are scaled and
+    categories made one-hot by statistics of all sites' training rows, which sites report as sums and counts. Rows
+    without a target, and sites with fewer than `min_samples` others, are left out.
+    """
+    path = Path(path).expanduser()
+    schema = read_schema(path)
+    every = [TableSite(name, i, schema, seed, test_share) for i, name in enumerate(schema.sites)]
+    sites = [site for site in every if len(site) >= min_samples]
+    if not sites:
+        raise DataError(f"{path}: no site has {min_samples} rows or more.")
+    for site in sites:
+        for part, rows in (("training", site.train), ("test", site.test)):
+            if not len(rows):
+                raise DataError(
+                    f"{site.name}: no {part} rows of {len(site)} in all; choose another test_share, another seed, or "
+                    "have its rows joined with another site's"
+                )
+    fitted = fit_preprocessing(sites, schema)
+    notes = [
+        f"{site.name}: {site.unlabelled} rows have no {schema.target}; left out" for site in every if site.unlabelled
+    ]
+    notes += [f"{site.name}: left out, with {len(site)} rows" for site in every if len(site) < min_samples]
+    fitted = fitted.model_copy(update={"notes": (*notes, *fitted.notes)})
+    names = [site.name for site in sites]
+    scenario = from_arrays([site.arrays(fitted) for site in sites], len(schema.classes), names)
+    return replace(scenario, name=f"tables {path.stem}", class_names=schema.classes, preprocessing=fitted)
