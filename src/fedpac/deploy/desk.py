@@ -1,0 +1,193 @@
+"""What a site does with a request, however it came: look after its data, its state and its results."""
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from flwr.app import RecordDict
+
+from fedpac.api import ClientModel
+from fedpac.config import Config, make_config, parse_toml, read_config
+from fedpac.data.clients import ClientData
+from fedpac.data.own import one_client
+from fedpac.data.scenario import build
+from fedpac.engines.flower.wire import Answer, Problem, Request, Spec, answer_of, pack, unpack
+from fedpac.engines.site import Job, Outcome, Site, failure_of
+from fedpac.engines.store import FolderStore
+from fedpac.errors import ConfigError, FedpacError
+from fedpac.files import explained, write_atomically
+from fedpac.message import Message
+from fedpac.methods import is_own
+from fedpac.runs.execute import task_for
+from fedpac.threads import one_thread
+
+Data: TypeAlias = Callable[[Spec, Config, int], ClientData]
+METRICS = ("round", "split", "accuracy", "loss")
+
+
+def own_data(path: Path) -> Data:
+    """The site's own files."""
+    return lambda spec, config, client: one_client(path, config.run.seed, client, spec.classes, spec.shape)
+
+
+def simulated_data(config: Path, data_dir: Path | None) -> Data:
+    """One client of a scenario, for a trial on one machine."""
+    chosen = make_config(read_config(config))
+    return lambda spec, _, client: build(chosen.data, chosen.run.seed, data_dir).clients[client]
+
+
+class Desk:
+    """One site. It answers requests, one at a time, with the data and the state that are here.
+
+    own_methods   whether the server may name a class outside fedpac as the method, which is then imported
+    """
+
+    def __init__(self, name: str, state: Path, data: Data, own_methods: bool = False) -> None:
+        self.name = name
+        self.state = state
+        self.data = data
+        self.own_methods = own_methods
+        self.case: Case | None = None
+        self.finished = False
+
+    @property
+    def folder(self) -> Path:
+        """Where the results of the last federation are."""
+        return self.case.folder if self.case is not None else self.state
+
+    def answer(self, content: RecordDict) -> RecordDict:
+        request, body = unpack(content, Request)
+        try:
+            with one_thread():
+                if self.case is None or self.case.spec != request.spec:
+                    self.case = self._open(request.spec)
+                return self._reply(self.case, request, body)
+        except Exception as error:  # whatever it is, the site stays
+            reason = f"site '{self.name}': {error}"
+            return pack(
+                Answer(
+                    site=self.name, kind=request.kind, client=request.client, round=request.round,
+                    problem=Problem(reason=reason[:10_000], kind=type(error).__name__),
+                )
+            )  # fmt: skip
+
+    def _open(self, spec: Spec) -> "Case":
+        if self.name not in spec.sites:
+            raise ConfigError(f"this federation has the sites {', '.join(spec.sites)}, and not '{self.name}'")
+        client = spec.sites.index(self.name)
+        values = parse_toml(spec.config, "the server's config")
+        name = make_config(values, import_own=False).method["name"]
+        if is_own(name) and not self.own_methods:
+            raise ConfigError(
+                f"the server asks for the method '{name}', which is not part of fedpac; see --own-methods"
+            )
+        config = make_config(values)
+        return Case(spec, config, client, self.data(spec, config, client), self.state / spec.federation[:12])
+
+    def _reply(self, case: "Case", request: Request, body: bytes) -> RecordDict:
+        if request.kind == "hello":
+            sizes = len(case.own.train), len(case.own.test)
+            return pack(
+                Answer(site=self.name, kind="hello", client=-1, round=0, train=sizes[0], test=sizes[1])
+            )  # fmt: skip
+        if request.client != case.client:
+            raise ConfigError(f"this is client {case.client}, and not client {request.client}")
+        down = Message.from_bytes(body)
+        if request.kind == "finish":
+            case.finish(request.round, down)
+            self.finished = True
+            return answer_of(request, self.name, Outcome(case.client))
+        job = Job(request.kind, request.client, request.round, down)
+        try:
+            return answer_of(request, self.name, case.work(job))
+        except FedpacError as error:  # an answer of what no message can hold
+            return answer_of(request, self.name, Outcome(job.client, error=failure_of(job, error)))
+
+
+class Case:
+    """A site's part in one federation, in a folder that only its owner can read."""
+
+    def __init__(self, spec: Spec, config: Config, client: int, own: ClientData, folder: Path) -> None:
+        self.spec = spec
+        self.config = config
+        self.client = client
+        self.own = own
+        self.folder = folder
+        self.method = config.make_method()
+        self.task = task_for(config, spec.classes, spec.sample, len(spec.sites))
+        with explained(folder.parent):
+            folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.site = Site(self.task, self.method, {client: own}, FolderStore(folder))
+
+    def work(self, job: Job) -> Outcome:
+        outcome = self.site.work(job)
+        if outcome.score is not None:
+            self._note(job, outcome.score)
+        return outcome
+
+    def _note(self, job: Job, score: tuple[float, float]) -> None:
+        rows = self._metrics()
+        split = "received" if job.kind == "receive" else "personal"
+        rows[job.round, split] = (repr(score[0]), repr(score[1]))  # a round that is repeated has one row
+        lines = [METRICS, *((*place, *numbers) for place, numbers in sorted(rows.items()))]
+        self._write("metrics.csv", "".join(",".join(map(str, line)) + "\n" for line in lines))
+
+    def _metrics(self) -> dict[tuple[int, str], tuple[str, str]]:
+        path = self.folder / "metrics.csv"
+        with explained(path):
+            text = path.read_text() if path.exists() else ""
+        rows = csv.DictReader(io.StringIO(text))
+        return {(int(row["round"]), row["split"]): (row["accuracy"], row["loss"]) for row in rows}
+
+    def _write(self, name: str, text: str) -> None:
+        with explained(self.folder):
+            write_atomically(self.folder / name, text.encode(), mode=0o600)
+
+    def finish(self, round: int, down: Message) -> None:
+        """Keep the model that this client ends up with, and a report."""
+        which = self.method.reported
+        module = self.site.model_of(self.client, which, round + 1, down)
+        model = ClientModel(module.eval().to("cpu"), self.client, which, self.method.name, self.own, self.task)
+        path = self.folder / "model.safetensors"
+        try:
+            model.save(path)
+            path.chmod(0o600)
+            loading = LOADING.format(kind=self.config.model, shape=self.spec.shape, classes=self.spec.classes)
+        except FedpacError as error:
+            loading = f"There is no model file: {error}.\n"
+        last = {split: numbers for (_, split), numbers in sorted(self._metrics().items())}
+        table = "".join(
+            f"| {split} | {100 * float(a):.2f} | {float(loss):.4f} |\n" for split, (a, loss) in last.items()
+        )
+        self._write(
+            "report.md",
+            REPORT.format(
+                site=self.spec.sites[self.client], method=self.method.title, rounds=round, sites=len(self.spec.sites),
+                train=len(self.own.train), test=len(self.own.test), which=which, table=table, loading=loading,
+            ),
+        )  # fmt: skip
+
+
+REPORT = """# {site}
+
+{method}, {rounds} rounds with {sites} sites. Here: {train} samples to train and {test} to test on.
+
+| last model | test accuracy (%) | test loss |
+|---|---|---|
+{table}
+`metrics.csv` has every evaluated round. The method's paper reports the {which} model.
+
+{loading}"""
+
+LOADING = """`model.safetensors` is that model. It needs none of the training data:
+
+```python
+from safetensors.torch import load_file
+from fedpac.models import build_model
+
+model = build_model("{kind}", {shape}, {classes}, seed=0)
+model.load_state_dict(load_file("model.safetensors"))
+```
+"""

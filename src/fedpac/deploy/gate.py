@@ -1,0 +1,106 @@
+"""The door that sites come through.
+
+SuperLink serves everything on one port, and its control API lets whoever reaches it register nodes and submit code. So
+it listens on this machine only, and this gate passes on nothing but what a site needs.
+"""
+
+import asyncio
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import httpx
+import uvicorn
+
+from fedpac.errors import RunError
+
+PASSED = {
+    f"/v1/fleet/{call}"
+    for call in (
+        "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run",
+        "get-fab", "push-object", "pull-object", "confirm-message-received",
+    )
+}  # fmt: skip
+REGISTRATION = {"/v1/fleet/register-node", "/v1/fleet/unregister-node"}  # of nodes without a key
+HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer", b"host"}
+LARGEST = 256 * 2**20  # bytes of one request: a message's parts are far smaller
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Filter:
+    """An ASGI application: requests to a few paths go on to SuperLink, all others are refused."""
+
+    def __init__(self, upstream: str, ca: Path | None) -> None:
+        self.passed = PASSED if ca is not None else PASSED | REGISTRATION
+        verify = ssl.create_default_context(cafile=str(ca)) if ca is not None else False
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        self.client = httpx.AsyncClient(base_url=upstream, verify=verify, timeout=120.0, limits=limits)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if scope["method"] != "POST" or scope["path"] not in self.passed:
+            await _respond(send, 403, [], b"not for sites\n")
+            return
+        body = bytearray()
+        while True:
+            event = await receive()
+            body += event.get("body", b"")
+            if len(body) > LARGEST:
+                await _respond(send, 413, [], b"too large\n")
+                return
+            if not event.get("more_body"):
+                break
+        headers = [(k, v) for k, v in scope["headers"] if k.lower() not in HOP_BY_HOP]
+        try:
+            response = await self.client.post(scope["path"], content=bytes(body), headers=headers)
+        except httpx.HTTPError:
+            await _respond(send, 503, [], b"the server is not there\n")
+            return
+        kept = [(k, v) for k, v in response.headers.raw if k.lower() in (b"content-type",)]
+        await _respond(send, response.status_code, kept, response.content)
+
+
+async def _respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    headers = [*headers, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Gate:
+    """Serves the filter in a thread, on the address that sites know."""
+
+    def __init__(self, host: str, port: int, passing: Filter, certificate: Path | None) -> None:
+        """certificate: the folder with server.crt and server.key; None for plain text."""
+        self.address = f"{host}:{port}"
+        config = uvicorn.Config(
+            passing, host=host, port=port, log_level="error", lifespan="off",
+            ssl_certfile=certificate / "server.crt" if certificate is not None else None,
+            ssl_keyfile=certificate / "server.key" if certificate is not None else None,
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        self.server = uvicorn.Server(config)
+        self.server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        with suppress(SystemExit):  # uvicorn's way to say that the address is taken
+            asyncio.run(self.server.serve())
+
+    def start(self) -> None:
+        self.thread.start()
+        while not self.server.started:
+            if not self.thread.is_alive():
+                raise RunError(f"{self.address} cannot be listened on: is another program using it?")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(timeout=5)

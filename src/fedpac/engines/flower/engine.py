@@ -1,0 +1,214 @@
+"""The server's end of a federation of real sites, over a Flower grid."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Message as Envelope
+from flwr.serverapp import Grid
+
+from fedpac.engines.base import Engine
+from fedpac.engines.flower.wire import Answer, Request, Spec, outcome_of, pack, unpack
+from fedpac.engines.site import Failure, Job, Outcome
+from fedpac.errors import MessageError
+from fedpac.message import Message
+from fedpac.methods.base import Method
+from fedpac.task import Task
+
+GLANCE = 0.05  # seconds between two looks for answers, and ten times that when nothing comes for long
+PRESENCE = 1.0  # seconds between two looks at who is there
+AGAIN = 10.0  # seconds until a site that could not say hello is asked again
+GRACE = 60.0  # seconds that an answer may still be on its way when its deadline has passed
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Introduced:
+    """A site that has said who it is."""
+
+    client: int
+    node: int
+    train: int
+    test: int
+
+
+class SiteDirectory:
+    """Who is there. A node counts once it has answered hello with the name that belongs to its key.
+
+    keys    public key -> client, as registered; None where nodes have no keys: the first that comes with a name has it
+    """
+
+    def __init__(self, grid: Grid, spec: Spec, keys: Mapping[bytes, int] | None, say: Say) -> None:
+        self.grid = grid
+        self.spec = spec
+        self.keys = keys
+        self.say = say
+        self.here: dict[int, Introduced] = {}  # client -> site
+        self.asked: dict[int, str] = {}  # node -> the hello it has not answered
+        self.later: dict[int, float] = {}  # node -> when to ask again
+        self.looked = 0.0
+
+    def look(self) -> None:
+        """Hear those who answered hello, forget those who went, greet those who came."""
+        self._hear()
+        if time.monotonic() - self.looked < PRESENCE:
+            return
+        self.looked = time.monotonic()
+        online = {node.node_id: bytes(node.public_key) for node in self.grid.get_nodes()}
+        for client in [c for c, site in self.here.items() if site.node not in online]:
+            self.lose(client, "is gone")
+        self.asked = {node: hello for node, hello in self.asked.items() if node in online}
+        known = {site.node for site in self.here.values()} | self.asked.keys()
+        now = time.monotonic()
+        for node in online.keys() - known:
+            if now >= self.later.get(node, 0.0):
+                self._greet(node)
+
+    def lose(self, client: int, why: str) -> None:
+        """It counts again when it has answered another hello."""
+        if client in self.here:
+            self.say(f"{self.name(client)} {why}")
+            self._greet(self.here.pop(client).node)
+
+    def name(self, client: int) -> str:
+        return f"site '{self.spec.sites[client]}'"
+
+    def _greet(self, node: int) -> None:
+        request = Request(kind="hello", client=-1, round=0, spec=self.spec)
+        (hello,) = self.grid.push_messages([envelope(node, pack(request))])
+        if hello:
+            self.asked[node] = hello
+
+    def _hear(self) -> None:
+        if not self.asked:
+            return
+        for reply in self.grid.pull_messages(list(self.asked.values())):
+            node = next((n for n, hello in self.asked.items() if hello == reply.metadata.reply_to_message_id), None)
+            if node is None:
+                continue
+            del self.asked[node]
+            problem = f"does not answer ({reply.error.reason})" if reply.has_error() else self._introduce(node, reply)
+            if problem:
+                self.later[node] = time.monotonic() + AGAIN
+                self.say(f"node {node} {problem}")
+
+    def _introduce(self, node: int, reply: Envelope) -> str | None:
+        """Why the node is not who it says it is; None if it is."""
+        try:
+            answer, _ = unpack(reply.content, Answer)
+        except MessageError as error:
+            return f"is refused: {error}"
+        if answer.problem is not None:
+            return f"('{answer.site}') cannot take part: {answer.problem.reason}"
+        if answer.site not in self.spec.sites:
+            return f"is refused: '{answer.site}' is no site of this federation"
+        client = self.spec.sites.index(answer.site)
+        if self.keys is not None:
+            key = next((bytes(n.public_key) for n in self.grid.get_nodes() if n.node_id == node), b"")
+            if self.keys.get(key) != client:
+                return f"is refused: its key is not that of '{answer.site}'"
+        if client in self.here and self.here[client].node != node:
+            return f"is refused: '{answer.site}' is here already"
+        self.here[client] = Introduced(client, node, answer.train, answer.test)
+        self.say(f"{self.name(client)} is here, {len(self.here)} of {len(self.spec.sites)}")
+        return None
+
+
+def envelope(node: int, content: Any, lifetime: float | None = None) -> Envelope:
+    return Envelope(content, node, "train", ttl=lifetime)
+
+
+class FlowerEngine(Engine):
+    """Asks each client at its site, and waits for its answer until the deadline.
+
+    needed     sites without which no round begins; it waits for them as long as it takes
+    patience   seconds that all the others have to come before the first round
+    """
+
+    def __init__(
+        self, task: Task, method: Method, directory: SiteDirectory, deadline: float | None, needed: int, patience: float
+    ) -> None:
+        super().__init__(task, method)
+        self.directory = directory
+        self.grid = directory.grid
+        self.deadline = deadline
+        self.needed = needed
+        self.patience = patience
+
+    def available(self) -> Sequence[int]:
+        start, said = time.monotonic(), False
+        while True:
+            self.directory.look()
+            here = sorted(self.directory.here)
+            late = time.monotonic() - start > self.patience
+            if len(here) == self.task.clients or (len(here) >= self.needed and late):
+                self.patience = 0.0
+                return here
+            if late and not said:
+                said = True
+                self.directory.say(f"waiting for sites: {len(here)} are here, {self.needed} are needed")
+            time.sleep(10 * GLANCE)
+
+    def run(self, jobs: Sequence[Job]) -> Iterable[Outcome]:
+        return self.ask([(Request(kind=j.kind, client=j.client, round=j.round, spec=self.spec), j.down) for j in jobs])
+
+    @property
+    def spec(self) -> Spec:
+        return self.directory.spec
+
+    def ask(self, requests: Sequence[tuple[Request, Message]]) -> Iterable[Outcome]:
+        """One outcome for each request."""
+        waiting: dict[str, tuple[Request, int]] = {}  # message -> request and node
+        asked: list[tuple[Request, int]] = []
+        messages: list[Envelope] = []
+        lifetime = None if self.deadline is None else self.deadline + GRACE
+        for request, down in requests:
+            if (site := self.directory.here.get(request.client)) is None:
+                yield self._failed(request, "absent", "is not here")
+            else:
+                asked.append((request, site.node))
+                messages.append(envelope(site.node, pack(request, down.to_bytes()), lifetime))
+        pushed = list(self.grid.push_messages(messages)) if messages else []
+        for place, (request, node) in enumerate(asked):
+            if place < len(pushed) and pushed[place]:
+                waiting[pushed[place]] = (request, node)
+            else:
+                yield self._failed(request, "lost", "cannot be reached")
+        start, pause = time.monotonic(), GLANCE
+        while waiting:
+            came = False
+            for reply in self.grid.pull_messages(list(waiting)):
+                expected = waiting.pop(reply.metadata.reply_to_message_id, None)  # a second answer finds nobody waiting
+                if expected is not None:
+                    came = True
+                    yield self._read(*expected, reply)
+            late = time.monotonic() - start
+            if waiting and self.deadline is not None and late >= self.deadline:
+                break
+            pause = GLANCE if came else min(1.5 * pause, 10 * GLANCE)
+            if waiting:
+                time.sleep(pause)
+        for request, _ in waiting.values():
+            yield self._failed(request, "deadline", f"did not answer within {self.deadline:g} s")
+
+    def _read(self, request: Request, node: int, reply: Envelope) -> Outcome:
+        if reply.has_error():
+            return self._failed(request, "lost", f"was lost ({reply.error.reason})")
+        try:
+            answer, body = unpack(reply.content, Answer)
+            name = self.spec.sites[request.client]
+            expected = (name, request.kind, request.client, request.round, node)
+            given = (answer.site, answer.kind, answer.client, answer.round, reply.metadata.src_node_id)
+            if given != expected:
+                raise MessageError(f"the answer is {given}, where {expected} was asked")
+            return outcome_of(answer, body)
+        except MessageError as error:
+            reason = f"{self.directory.name(request.client)}: {error}"
+            return Outcome(request.client, error=Failure(request.client, "refused", reason))
+
+    def _failed(self, request: Request, cause: Any, what: str) -> Outcome:
+        self.directory.lose(request.client, what)
+        reason = f"{self.directory.name(request.client)} {what}, round {request.round}"
+        return Outcome(request.client, error=Failure(request.client, cause, reason))

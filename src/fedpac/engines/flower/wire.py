@@ -1,0 +1,121 @@
+"""How requests and answers travel as Flower messages: a header as JSON, and the bytes of a message of ours."""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import torch
+from flwr.app import ConfigRecord, RecordDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedpac import errors
+from fedpac.engines.site import Failure, Kind, Outcome
+from fedpac.errors import FedpacError, MessageError
+from fedpac.message import Message
+
+CHUNK = 4 * 2**20  # bytes: Flower moves the parts of a large message side by side
+HEADER = "fedpac"
+Errand: TypeAlias = Kind | Literal["hello", "finish"]
+
+
+class Spec(BaseModel):
+    """What a site must know to build the task that the server has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    federation: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]  # names the run: states of two must not mix
+    config: Annotated[str, Field(max_length=32_768)]  # TOML
+    sites: tuple[str, ...]  # client i is sites[i]
+    classes: int
+    shape: tuple[int, ...]  # of one sample
+    dtype: Literal["float16", "float32", "float64", "int64"] = "float32"
+    fill: int = 0  # of tokens, the largest
+
+    @property
+    def sample(self) -> torch.Tensor:
+        return torch.full(self.shape, self.fill, dtype=getattr(torch, self.dtype))
+
+
+class Request(BaseModel):
+    """What the server asks of a site.
+
+    hello    who are you, and how many samples have you got?
+    finish   the run is over: make your model of this last message and keep it
+    Every other kind is a job's.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    protocol: Literal[1] = 1
+    kind: Errand
+    client: int
+    round: int
+    spec: Spec
+
+
+class Problem(BaseModel):
+    """A failure, without the traceback: that is the site's own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reason: Annotated[str, Field(max_length=10_000)]
+    kind: str
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    protocol: Literal[1] = 1
+    site: str
+    kind: Errand
+    client: int
+    round: int
+    learned: bool = False  # whether a message of the method's follows
+    score: tuple[float, float] | None = None
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    train: Annotated[int, Field(ge=0)] = 0  # samples, for hello
+    test: Annotated[int, Field(ge=0)] = 0
+    problem: Problem | None = None
+
+
+def pack(header: Request | Answer, body: bytes = b"") -> RecordDict:
+    # the beginning goes with the header: Flower asks for every record by itself
+    records = {HEADER: ConfigRecord({"header": header.model_dump_json(), "bytes": body[:CHUNK]})}
+    for n, at in enumerate(range(CHUNK, len(body), CHUNK)):
+        records[f"{n:06}"] = ConfigRecord({"bytes": body[at : at + CHUNK]})
+    return RecordDict(records)  # type: ignore[arg-type]
+
+
+def unpack(content: RecordDict, kind: type[Any]) -> tuple[Any, bytes]:
+    """Header and body; an error if they are not what the other end of this protocol sends."""
+    try:
+        records = content.config_records
+        header = kind.model_validate_json(str(records[HEADER]["header"]))
+        parts = [records[name]["bytes"] for name in (HEADER, *sorted(set(records) - {HEADER}))]
+        return header, b"".join(parts)  # type: ignore[arg-type]
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise MessageError(f"a Flower message with a header that does not fit: {where}: {problem['msg']}") from None
+    except (KeyError, TypeError) as error:
+        raise MessageError(f"a Flower message that is not fedpac's: {error!r}") from None
+
+
+def answer_of(request: Request, site: str, outcome: Outcome) -> RecordDict:
+    problem = outcome.error and Problem(reason=outcome.error.reason[:10_000], kind=outcome.error.kind)
+    header = Answer(
+        site=site, kind=request.kind, client=outcome.client, round=request.round, learned=outcome.up is not None,
+        score=outcome.score, seconds=outcome.seconds, problem=problem,
+    )  # fmt: skip
+    return pack(header, b"" if outcome.up is None else outcome.up.to_bytes())
+
+
+def outcome_of(answer: Answer, body: bytes) -> Outcome:
+    if answer.problem is not None:
+        return Outcome(answer.client, seconds=answer.seconds, error=failure_of(answer.client, answer.problem))
+    up = Message.from_bytes(body) if answer.learned else None
+    return Outcome(answer.client, up, answer.score, answer.seconds)
+
+
+def failure_of(client: int, problem: Problem) -> Failure:
+    kind = getattr(errors, problem.kind, None)
+    known = isinstance(kind, type) and issubclass(kind, FedpacError)  # a site may name anything
+    return Failure(client, "error", problem.reason, problem.kind if known else "")

@@ -1,0 +1,143 @@
+"""The engine, the messages and the desks, without a network: what is sent is what is understood, whoever misbehaves."""
+
+import pytest
+from memory_grid import MemoryGrid, desks_in, directory_of, over_the_wire, spec_of
+
+from fedpac.data.scenario import build
+from fedpac.engines.flower.engine import FlowerEngine
+from fedpac.engines.flower.wire import CHUNK, Answer, Request, pack, unpack
+from fedpac.engines.serial import SerialEngine
+from fedpac.errors import MessageError
+from fedpac.methods import list_methods
+from fedpac.runs.execute import make_federation, make_task
+from small_run import small
+
+
+@pytest.fixture(scope="module")
+def scenario():
+    return build(small().data, 0)
+
+
+def federation_of(tmp_path, config, scenario, deadline=None, said=None):
+    grid = MemoryGrid(desks_in(tmp_path, scenario))
+    task, method = make_task(config, scenario), config.make_method()
+    directory = directory_of(grid, config, scenario, said)
+    engine = FlowerEngine(task, method, directory, deadline, config.run.min_replies or 4, 0.0)
+    return make_federation(config, task, method, engine), grid
+
+
+def numbers(report):
+    return (report.chosen, report.scores, report.bytes_up, report.bytes_down, report.peer_weights)
+
+
+@pytest.mark.parametrize("method", sorted(list_methods()))
+def test_every_method_gives_the_serial_numbers(tmp_path, scenario, method):
+    config = small(3, method)
+    federation, _ = federation_of(tmp_path, config, scenario)
+    task = make_task(config, scenario)
+    serial = make_federation(
+        config, task, config.make_method(), SerialEngine(task, config.make_method(), scenario.clients)
+    )
+    for ours, theirs in zip(federation.rounds(), serial.rounds(), strict=True):
+        assert numbers(ours) == numbers(theirs)
+    assert federation.server.round == 3
+
+
+def test_a_large_message_travels_in_parts(scenario):
+    request = Request(kind="learn", client=0, round=1, spec=spec_of(small(), 4, scenario))
+    body = bytes(range(256)) * (2 * CHUNK // 256) + b"end"
+    content = over_the_wire(pack(request, body))
+    assert len(content.config_records) == 3
+    assert unpack(content, Request) == (request, body)
+
+
+def test_a_round_goes_on_without_a_site_that_is_lost_or_silent(tmp_path, scenario):
+    said = []
+    config = small(2, "fedavg", run__min_replies=2, run__evaluate_every=1)
+    federation, grid = federation_of(tmp_path, config, scenario, deadline=0.3, said=said)
+    federation.engine.available()
+    grid.faults = {101: "lost", 102: "silent"}
+    report = federation.step()
+    assert {(f.client, f.cause) for f in report.failed} == {(1, "lost"), (2, "deadline"), (1, "absent"), (2, "absent")}
+    assert {s.client for s in report.scores} == {0, 3}
+    assert "site 'client-2' did not answer within 0.3 s" in said
+
+
+def test_a_site_that_was_lost_counts_again_when_it_answers(tmp_path, scenario):
+    config = small(3, "fedavg", run__min_replies=2)
+    federation, grid = federation_of(tmp_path, config, scenario)
+    federation.engine.available()
+    grid.faults = {101: "lost"}
+    assert 1 in {f.client for f in federation.step().failed}
+    grid.faults = {}
+    directory = federation.engine.directory
+    directory.look()  # hears that the hello was lost, too
+    assert list(federation.engine.available()) == [0, 2, 3]
+    directory.later, directory.looked = {}, 0.0  # ten seconds later
+    directory.look()
+    assert list(federation.engine.available()) == [0, 1, 2, 3]
+    assert not federation.step().failed
+
+
+def test_a_second_answer_is_not_counted(tmp_path, scenario):
+    config = small(2, "fedavg", run__evaluate_every=1)
+    once, _ = federation_of(tmp_path / "once", config, scenario)
+    twice, grid = federation_of(tmp_path / "twice", config, scenario)
+    grid.faults = {101: "twice"}
+    for ours, theirs in zip(once.rounds(), twice.rounds(), strict=True):
+        assert numbers(ours) == numbers(theirs)
+
+
+@pytest.mark.parametrize("change", [{"client": 2}, {"site": "client-2"}, {"round": 7}, {"kind": "receive"}])
+def test_an_answer_in_anothers_name_is_refused(tmp_path, scenario, change):
+    config = small(2, "fedavg", run__min_replies=1, run__evaluate_every=2)
+    federation, grid = federation_of(tmp_path, config, scenario)
+    federation.engine.available()
+
+    def forged(content):
+        answer, body = unpack(content, Answer)
+        return pack(answer.model_copy(update=change), body)
+
+    grid.faults = {101: forged}
+    report = federation.step()
+    assert [(f.client, f.cause) for f in report.failed] == [(1, "refused")]
+
+
+def test_a_node_with_anothers_name_does_not_count(tmp_path, scenario):
+    said = []
+    config = small(2, "fedavg", run__min_replies=1)
+    federation, grid = federation_of(tmp_path, config, scenario, said=said)
+    grid.desks[101].name = "client-2"  # its key is that of client-1
+    assert list(federation.engine.available()) == [0, 2, 3]
+    assert "node 101 is refused: its key is not that of 'client-2'" in said
+
+
+def test_a_site_says_what_is_wrong_with_its_data(tmp_path, scenario):
+    said = []
+    config = small(2, "fedavg", run__min_replies=3)
+    federation, grid = federation_of(tmp_path, config, scenario, said=said)
+
+    def broken(spec, config, client):
+        raise OSError(28, "No space left on device")
+
+    grid.desks[103].data = broken
+    assert list(federation.engine.available()) == [0, 1, 2]
+    assert any("No space left" in line for line in said)
+
+
+def test_a_site_imports_no_method_that_the_server_names(tmp_path, scenario):
+    config = small(2, "fedavg")
+    spec = spec_of(config, 4, scenario)
+    spec = spec.model_copy(update={"config": spec.config.replace('name = "fedavg"', 'name = "antigravity:Method"')})
+    desk = desks_in(tmp_path, scenario)[100]
+    answer, _ = unpack(desk.answer(pack(Request(kind="hello", client=-1, round=0, spec=spec))), Answer)
+    assert answer.problem is not None
+    assert "antigravity:Method" in answer.problem.reason
+
+
+def test_what_is_not_ours_is_an_error(scenario):
+    from flwr.app import ConfigRecord, RecordDict
+
+    for content in (RecordDict(), RecordDict({"fedpac": ConfigRecord({"header": "{}", "bytes": b""})})):
+        with pytest.raises(MessageError, match="Flower message"):
+            unpack(content, Answer)
