@@ -15,23 +15,25 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from fedpac.client import Client
-from fedpac.config import RunConfig, make_config, read_config
+from fedpac.config import RunConfig
 from fedpac.data.clients import ClientData, Scenario
 from fedpac.data.own import ArrayLike, from_arrays
 from fedpac.data.scenario import build
 from fedpac.engines import make_engine
+from fedpac.engines.site import Site
+from fedpac.engines.store import MemoryStore
 from fedpac.errors import ConfigError, DataError, FedpacError, RunError
+from fedpac.evaluation import Evaluation
 from fedpac.federation import Federation, RoundReport
-from fedpac.message import Message, moved
+from fedpac.files import explained, write_atomically
 from fedpac.methods import Method, make_method
 from fedpac.methods.base import Which
-from fedpac.models import copy_with
 from fedpac.runs.checkpoint import read_checkpoint
-from fedpac.runs.run import fingerprint, make_task
-from fedpac.runs.store import CHECKPOINT, RunStore, explained, write_atomically
+from fedpac.runs.execute import fingerprint, make_task
+from fedpac.runs.folder import CHECKPOINT, RunStore
+from fedpac.sampling import Sampler, Uniform
 from fedpac.server import Server
-from fedpac.strict import Checked, checked
+from fedpac.strict import Checked, checked, shown
 from fedpac.task import Recipe, State, Task
 from fedpac.threads import one_thread
 from fedpac.training import evaluate, logits
@@ -52,6 +54,9 @@ def fit(
     weight_decay: float = 5e-4,
     seed: int = 0,
     participation: float = 1.0,
+    sampler: Sampler | None = None,
+    min_replies: int | None = None,
+    deadline: float | None = None,
     evaluate_every: int = 1,
     classes: int | None = None,
     settings: dict[str, Any] | None = None,
@@ -66,6 +71,9 @@ def fit(
     clients    (x_train, y_train, x_test, y_test) of every client, numpy or torch; or a scenario, see fedpac.from_folder
     method     a name ('fedpac methods' lists them) with its `settings`, or an instance of a Method of your own
     device     what clients are trained on, 'cuda' for instance; the result is on the CPU
+    sampler    who takes part in a round: an object with `choose`, see fedpac.sampling; unset, a random `participation`
+    min_replies  rounds go on without clients that fail, if so many answer; unset, the first failure is an error
+    deadline   seconds that a client has to answer
     progress   called after every round with its report
 
         result = fedpac.fit(model, clients, method="fedpac", rounds=20, lr=0.05, seed=0)
@@ -76,27 +84,40 @@ def fit(
     recipe = _section(Recipe, lr=lr, momentum=momentum, weight_decay=weight_decay, batch=batch, epochs=epochs)
     run = _section(
         RunConfig, rounds=rounds, seed=seed, participation=participation, evaluate_every=evaluate_every,
-        engine=engine, device=device, workers=workers,
+        min_replies=min_replies, deadline=deadline, engine=engine, device=device, workers=workers,
     )  # fmt: skip
-    task = Task(copy.deepcopy(model), scenario.classes, recipe, run.seed, len(scenario.clients), run.rounds, run.device)
-    _check_fits(task, scenario)
+    network, clients_in_all = _copied(model), len(scenario.clients)
+    task = Task(network, scenario.classes, recipe, run.seed, clients_in_all, run.rounds, run.device, scenario.sample)
     history = []
-    with make_engine(run.engine, task, method, scenario.clients, run.workers) as running:
+    with make_engine(run.engine, task, method, scenario.clients, run.workers, run.deadline) as running:
         federation = Federation(
-            task, method, running, participation=run.participation, evaluate_every=run.evaluate_every
-        )
+            task, method, running, sampler=sampler or Uniform(run.participation),
+            evaluation=Evaluation(run.evaluate_every), min_replies=run.min_replies,
+        )  # fmt: skip
         for report in federation.rounds():
             history.append(report)
             if progress is not None:
                 progress(report)
-        return Result(task, method, scenario, federation.server, running.states, history)
+        return Result(task, method, scenario, federation.server, dict(running.snapshot()), history)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:  # weights that are computed when they are read, as by the old weight_norm
+        raise ConfigError(
+            f"the model {type(model).__name__} cannot be copied, but every client needs one: "
+            f"{type(error).__name__}: {error}"
+        ) from None
 
 
 def _made(method: str | Method, settings: dict[str, Any] | None) -> Method:
     if not isinstance(method, str | Method):
         raise ConfigError(f"method = {method!r}: expected a name, or an instance of a Method such as FedAvg()")
     if not (settings is None or isinstance(settings, dict)):
-        raise ConfigError(f"settings = {settings!r}: expected the method's settings by name, such as {{'lam': 1.0}}")
+        raise ConfigError(
+            f"settings = {shown(settings)}: expected the method's settings by name, such as {{'lam': 1.0}}"
+        )
     if isinstance(method, str):
         return make_method(method, settings)
     if settings:
@@ -109,25 +130,33 @@ def _section(model: type[Checked], **values: Any) -> Checked:
         return checked(model, values)
     except ValidationError as error:
         problem = error.errors()[0]
-        raise ConfigError(f"{problem['loc'][0]} = {problem['input']!r}: {problem['msg'].lower()}") from None
+        raise ConfigError(f"{problem['loc'][0]} = {shown(problem['input'])}: {problem['msg'].lower()}") from None
 
 
-def load_run(path: Path | str, data_dir: Path | str | None = None) -> "Result":
-    """What a run folder's last checkpoint holds, to predict with; its history is in the folder's tables."""
+def load_run(
+    path: Path | str, data_dir: Path | str | None = None, method: str | None = None, trust: bool = False
+) -> "Result":
+    """What a run folder's last checkpoint holds, to predict with; its history is in the folder's tables.
+
+    A run of a method of your own is loaded if you name the `method`, 'package.module:Class', or `trust` the folder:
+    importing it runs its code.
+    """
     path = Path(path)
     store = RunStore.open(path)
-    config = make_config(read_config(path / "config.toml"))
+    config = store.config(method, trust)
+    if config.federation is not None:
+        raise RunError(f"{path}: the clients' data and models are at their sites, in the folder given to 'fedpac join'")
     if not (path / CHECKPOINT).exists():
         raise RunError(f"{path} has no checkpoint yet: continue it with 'fedpac resume {path}'")
     saved = read_checkpoint(path / CHECKPOINT, fingerprint(config))
     scenario = build(config.data, config.run.seed, Path(data_dir) if data_dir else store.data_dir())
-    task, method = make_task(config, scenario, device="cpu"), config.make_method()  # wherever it was trained
+    task = make_task(config, scenario, device="cpu")  # wherever it was trained
     server = Server(task, saved.server)
     server.round = saved.round
-    return Result(task, method, scenario, server, saved.clients, [])
+    return Result(task, config.make_method(), scenario, server, saved.clients, [])
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """A trained federation. `models[i]` is what client i predicts with now.
 
@@ -140,7 +169,10 @@ class Result:
     scenario: Scenario
     server: Server
     states: dict[int, State]
-    history: list[RoundReport] = field(repr=False)
+    history: list[RoundReport]
+
+    def __repr__(self) -> str:
+        return f"Result({self.method.title}, {len(self)} clients, round {self.server.round})"
 
     def __len__(self) -> int:
         return len(self.scenario.clients)
@@ -153,7 +185,11 @@ class Result:
     def accuracy(self) -> list[float]:
         """Accuracy of `models[i]` on client i's test data."""
         with one_thread():
-            return [evaluate(self.model(i).module, *c.test.tensors())[0] for i, c in enumerate(self.scenario.clients)]
+            return [self._score(i) for i in range(len(self))]
+
+    def _score(self, client: int) -> float:
+        x, y = self.scenario.clients[client].test.tensors()
+        return evaluate(self.model(client).module, self.task.cast(x), y)[0]
 
     def model(self, client: int, which: Which | None = None) -> "ClientModel":
         if not isinstance(client, int) or not 0 <= client < len(self):
@@ -161,17 +197,12 @@ class Result:
         which = which or self.method.reported
         if which not in ("received", "personal"):
             raise ConfigError(f"which = {which!r}; expected 'received' or 'personal'")
-        # As at the start of the next round: the state is a copy, so looking at a model changes nothing.
-        there = self.task.device
-        state = moved(copy.deepcopy(self.states.get(client, {})), there)
-        data, lent = self.scenario.clients[client], copy_with(self.task.model, self.task.initial).to(there)
-        visitor = Client(client, data, self.task, lent, self.server.round + 1, state)
+        store = MemoryStore()
+        store.restore(self.states)
         with one_thread():
-            down = Message(**moved(self.method.send(self.server, client), there))
-            if which == "received":
-                module = self.method.received(visitor, down)
-            else:
-                module = self.method.personal(visitor, down, self.method.local(visitor, down))
+            site = Site(self.task, self.method, self.scenario.clients, store)
+            module = site.model_of(client, which, self.server.round + 1, self.method.send(self.server, client))
+        data = self.scenario.clients[client]
         return ClientModel(module.eval().to("cpu"), client, which, self.method.name, data, self.task)
 
 
@@ -200,22 +231,22 @@ class Models(Sequence["ClientModel"]):
 class ClientModel:
     """One client's model. `module` is the torch module itself; it takes normalised samples."""
 
-    module: nn.Module
+    module: nn.Module = field(repr=False)
     client: int
     which: Which
     method: str
-    data: ClientData
-    task: Task
+    data: ClientData = field(repr=False)
+    task: Task = field(repr=False)
 
     def predict(self, x: ArrayLike) -> NDArray[np.int64]:
-        """The class of every sample; x as in the training data, uint8 images or floats."""
+        """The class of every sample; x as in the training data: uint8 images, floats or whole numbers."""
         classes: NDArray[np.int64] = self.predict_proba(x).argmax(axis=1)
         return classes
 
     def predict_proba(self, x: ArrayLike) -> NDArray[np.float64]:
         """(samples, classes): the probability of each class."""
         with one_thread():
-            scores = logits(self.module, self.prepare(x))
+            scores = logits(self.module, self.task.cast(self.prepare(x)))
         proba: NDArray[np.float64] = F.softmax(scores.double(), dim=1).numpy()  # the same for log-probabilities
         return proba
 
@@ -227,9 +258,10 @@ class ClientModel:
             x = torch.as_tensor(x)
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(f"x is no array of numbers ({error})") from None
-        if x.dtype == torch.uint8:
-            if pool.x.dtype != torch.uint8:
-                raise DataError("x has bytes, but the model was trained on floats; convert it in the same way")
+        images, whole = pool.x.dtype == torch.uint8, not pool.x.is_floating_point()
+        if x.dtype == torch.uint8 and not whole:
+            raise DataError("x has bytes, but the model was trained on floats; convert it in the same way")
+        if x.dtype == torch.uint8 and images:
             if x.dim() == 3 and expected[0] == 1:
                 x = x.unsqueeze(1)
             elif x.dim() == 4 and tuple(x.shape[1:]) != expected:
@@ -238,12 +270,16 @@ class ClientModel:
             raise DataError(f"x has shape {tuple(x.shape)}, expected (samples, {', '.join(map(str, expected))})")
         if not len(x):
             raise DataError("x has no samples")
-        if x.dtype != torch.uint8:
-            if pool.x.dtype == torch.uint8 and not x.is_floating_point():
-                raise DataError(f"x has {x.dtype}; images are bytes (uint8), or floats that are normalised already")
-            if not (x := x.float()).isfinite().all():
+        if x.is_floating_point():
+            if whole and not images and not self.task.floats_only:
+                raise DataError(f"x has {x.dtype}; the model was trained on whole numbers, such as tokens")
+            if not x.float().isfinite().all():
                 raise DataError("x has values that are infinite or not a number")
             return x
+        if not images:
+            return x.long() if whole else x.to(self.task.dtype)
+        if x.dtype != torch.uint8:
+            raise DataError(f"x has {x.dtype}; images are bytes (uint8), or floats that are normalised already")
         mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (pool.mean, pool.std))
         return (x.float() / 255 - mean) / std
 
@@ -252,8 +288,10 @@ class ClientModel:
         from safetensors.torch import save
 
         path = Path(path)
+        if path.suffix != ".safetensors":
+            raise ConfigError(f"a model is saved as safetensors, and {path} is none: choose {path.stem}.safetensors")
         weights = self.module.state_dict()
-        if weights.keys() != self.task.initial.keys():
+        if weights.keys() != self.task.model.state_dict().keys():
             raise FedpacError(
                 f"the {self.which} model of {self.method} is more than one network and cannot be saved as one; "
                 "use it through predict"
@@ -268,19 +306,3 @@ class ClientModel:
             tensors = {name: tensor.detach().contiguous().clone() for name, tensor in sorted(weights.items())}
             write_atomically(path, save(tensors, {"fedpac": json.dumps(about)}))
         return path
-
-
-def _check_fits(task: Task, scenario: Scenario) -> None:
-    """One sample through the model, so that a mismatch is told in one line and before any round."""
-    x = scenario.clients[0].train.tensors()[0][:2]
-    model = copy.deepcopy(task.model).eval()
-    try:
-        with torch.no_grad():
-            scores = model.head(model.body(x))  # type: ignore[operator]
-    except RuntimeError as error:
-        raise ConfigError(f"the model does not take samples of shape {scenario.shape}: {error}") from None
-    if scores.dim() != 2 or scores.shape[1] != scenario.classes:
-        raise ConfigError(
-            f"the model gives {tuple(scores.shape[1:])} scores for a sample, but the labels name "
-            f"{scenario.classes} classes; set the head's size, or `classes`"
-        )

@@ -20,7 +20,7 @@ from fedpac.native.vectors import head_gradient
 from fedpac.timing import span
 
 if TYPE_CHECKING:
-    from fedpac.native.ops import FusedConvPool, Prepared
+    from fedpac.native.ops import FusedConvPool
 
 forward, backward = span("forward"), span("backward")
 
@@ -43,18 +43,15 @@ class Layer(Protocol):
 
 class Convolution:
     def __init__(self, module: FusedConvPool) -> None:
-        self.module, self.trained = module, module.weight.requires_grad
-        self.prepared: Prepared | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
         from fedpac.native.ops import Prepared
 
-        if self.prepared is None or not self.prepared.fits(x):
-            self.prepared = Prepared(self.module, x)
+        self.module, self.trained = module, module.weight.requires_grad
+        self.prepared = Prepared(module)
+
+    def forward(self, x: Tensor) -> Tensor:
         return self.prepared.forward(x)
 
     def backward(self, grad: Tensor, inputs: bool) -> Tensor | None:
-        assert self.prepared is not None
         m = self.module
         dw, db = (None if p is None or not self.trained else p.grad for p in (m.weight, m.bias))
         return self.prepared.backward(grad, inputs, dw, db)

@@ -5,7 +5,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from fedpac.data.clients import ClientData
+from fedpac.data.clients import ClientData, Samples
 from fedpac.message import Weights
 from fedpac.models import copy_with, load_into
 from fedpac.randomness import torch_stream
@@ -32,13 +32,15 @@ class Client:
 
     @cached_property
     def train_set(self) -> tuple[Tensor, Tensor]:
-        x, y = self.data.train.tensors()
-        return x.to(self.device), y.to(self.device)
+        return self._samples(self.data.train)
 
     @cached_property
     def test_set(self) -> tuple[Tensor, Tensor]:
-        x, y = self.data.test.tensors()
-        return x.to(self.device), y.to(self.device)
+        return self._samples(self.data.test)
+
+    def _samples(self, part: Samples) -> tuple[Tensor, Tensor]:
+        x, y = part.tensors()
+        return self.task.cast(x).to(self.device), y.to(self.device)
 
     @cached_property
     def class_counts(self) -> Tensor:

@@ -1,29 +1,31 @@
 """One validated experiment config: TOML in, TOML out. A wrong key or value names itself and what is allowed."""
 
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fedpac.data.config import PRESETS, DataConfig
+from fedpac.data.config import DataConfig
+from fedpac.data.published import PUBLISHED
 from fedpac.errors import ConfigError, unknown
-from fedpac.methods import Method, make_method
-from fedpac.strict import checked
+from fedpac.methods import Method, is_own, make_method
+from fedpac.mods import Float16, Mod, TopK
+from fedpac.strict import checked, one_line_lists, shown
 from fedpac.task import Recipe
 
 Section = TypeVar("Section", bound=BaseModel)
+SiteName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]  # also the name of its key's file
 
-# The paper's settings where they depend on the data set (appendix B); Recipe holds the others.
-PAPER_RECIPES: dict[str, dict[str, Any]] = {
-    "cifar10": {"lr": 0.02},
-    "cinic10": {"lr": 0.02},
-    "emnist": {"batch": 100},
-    "digits": {"batch": 10},  # not the paper's: its clients are smaller
-}
+HOW = {"engine", "device", "workers", "deadline", "min_replies", "checkpoint_every"}  # of RunConfig
+YOUNGER = {"personal_every", "evaluate_absentees", "evaluate_clients", "everybody_last"}
+LONGEST = 32_768  # characters: the time to parse TOML grows with the square of what a stranger writes
+
+
+class NotTomlError(Exception):
+    """Text that is not TOML, or not TOML that anybody means."""
 
 
 class RunConfig(BaseModel):
@@ -35,11 +37,31 @@ class RunConfig(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**63, description="names every random stream of the run")] = 0
     participation: Annotated[
         float,
-        Field(gt=0, le=1, description="share of clients in a round, all in the last; 1, dirichlet 0.3, scarce 0.03"),
+        Field(gt=0, le=1, description="share of clients in a round; 1, dirichlet 0.3, scarce 0.03"),
     ] = 1.0
     evaluate_every: Annotated[int, Field(ge=1, description="rounds between evaluations; the last round always")] = 5
+    personal_every: Annotated[
+        int | None,
+        Field(ge=0, description="the same for personal models; 0 never, as evaluate_every if not given"),
+    ] = None
+    evaluate_absentees: Annotated[
+        bool, Field(description="clients that do not take part train too, only to have their personal models scored")
+    ] = True
+    evaluate_clients: Annotated[
+        int | None, Field(ge=1, description="score only so many clients, drawn anew each time; all if not given")
+    ] = None
+    everybody_last: Annotated[bool, Field(description="everybody takes part in the last round")] = True
+    min_replies: Annotated[
+        int | None,
+        Field(ge=1, description="a round with fewer does not count; if not given, any client that fails ends the run"),
+    ] = None
+    deadline: Annotated[
+        float | None, Field(gt=0, description="seconds that a client has to answer; no limit if not given")
+    ] = None
     checkpoint_every: Annotated[int, Field(ge=1, description="rounds between checkpoints")] = 10
-    engine: Annotated[Literal["auto", "process", "serial"], Field(description="where clients are trained")] = "auto"
+    engine: Annotated[
+        Literal["auto", "process", "serial", "flower"], Field(description="where clients are trained")
+    ] = "auto"
     device: Annotated[
         str, Field(description="what clients are trained on: cpu, or a device of torch's such as cuda")
     ] = "cpu"
@@ -48,28 +70,82 @@ class RunConfig(BaseModel):
     )
 
 
-class Config(BaseModel):
-    """One run. `method` holds the method's name and its settings."""
+class WireConfig(BaseModel):
+    """What happens to messages on their way."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    compression: Annotated[
+        Literal["none", "float16", "top-k"],
+        Field(description="float16: half precision both ways; top-k: clients answer with their largest changes only"),
+    ] = "none"
+    keep: Annotated[float, Field(gt=0, le=1, description="share of the changes that top-k keeps")] = 0.1
+
+    def mods(self) -> tuple[Mod, ...]:
+        return {"none": (), "float16": (Float16(),), "top-k": (TopK(self.keep),)}[self.compression]
+
+
+class FederationConfig(BaseModel):
+    """Clients that are real sites: the server never sees their data, so what it must know of them is said here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sites: Annotated[tuple[SiteName, ...], Field(min_length=1, description="their names; the first is client 0")]
+    classes: Annotated[int, Field(ge=1, le=100_000, description="number of classes; labels are 0 to classes - 1")]
+    shape: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...],
+        Field(min_length=1, description="of one sample; images are [channels, height, width]"),
+    ]
+
+    @field_validator("sites")
+    @classmethod
+    def _different(cls, sites: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := next((name for name in sites if sites.count(name) > 1), None):
+            raise ValueError(f"the site '{twice}' is there twice.")
+        return sites
+
+
+class Config(BaseModel):
+    """One run. `method` holds the method's name and its settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")  # TOML has inf, too
+
     method: dict[str, Any] = Field(default_factory=lambda: {"name": "fedpac"})
-    model: Annotated[Literal["paper", "logistic"], Field(description="the network")] = "paper"
+    model: Annotated[Literal["paper", "logistic", "mlp"], Field(description="the network")] = "paper"
     data: DataConfig = DataConfig()
     training: Recipe = Recipe()
     run: RunConfig = RunConfig()
+    wire: WireConfig = WireConfig()
+    federation: FederationConfig | None = None  # then `data` says nothing
+
+    def identity(self) -> dict[str, Any]:
+        """All that a result depends on: not where it is computed, nor what is done about clients that fail.
+
+        A key that is younger than a run counts only where it is not at its default, so that old runs go on.
+        """
+        values = self.model_dump(mode="json", exclude={"run": HOW})
+        if self.wire == WireConfig():
+            del values["wire"]
+        if self.federation is None:
+            del values["federation"]
+        run = RunConfig.model_fields
+        values["run"] = {k: v for k, v in values["run"].items() if k not in YOUNGER or v != run[k].default}
+        return values
 
     def make_method(self) -> Method:
         settings = dict(self.method)
         return make_method(settings.pop("name", "fedpac"), settings)
 
     def to_toml(self) -> str:
-        text = tomli_w.dumps(self.model_dump(exclude_none=True, mode="json"))
-        return re.sub(r"\[\n([^\[\]]*?),?\n *\]", lambda found: f"[{' '.join(found[1].split())}]", text)  # short lists
+        unsaid = {"data"} if self.federation is not None else set()
+        return one_line_lists(tomli_w.dumps(self.model_dump(exclude_none=True, mode="json", exclude=unsaid)))
 
 
-def make_config(values: dict[str, Any]) -> Config:
-    """Validate nested values, filling what is not said with the paper's settings for the data set and the scenario."""
+def make_config(values: dict[str, Any], *, import_own: bool = True) -> Config:
+    """Validate nested values, filling what is not said with the paper's settings for the data set and the scenario.
+
+    Without `import_own`, a method that is not fedpac's is not imported, and its settings stay as they are.
+    """
     values = {**values}
     if isinstance(values.get("method"), str):
         values["method"] = {"name": values["method"]}
@@ -77,11 +153,12 @@ def make_config(values: dict[str, Any]) -> Config:
         config = checked(Config, values)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(problem) for problem in error.errors())) from None
-    method = config.make_method()  # its settings are checked now, and their defaults written out
-    settings = method.model_dump(exclude_none=True, mode="json")
-    used = {"name": config.method.get("name", "fedpac"), **settings}
-    training = _filled(config.training, PAPER_RECIPES.get(config.data.dataset, {}))
-    run = _filled(config.run, {"participation": PRESETS[config.data.scenario].participation})
+    used = {"name": "fedpac", **config.method}
+    if import_own or not is_own(used["name"]):  # its settings are checked now, and their defaults written out
+        used = {"name": used["name"], **config.make_method().model_dump(exclude_none=True, mode="json")}
+    published = PUBLISHED.get(config.data.dataset) if config.federation is None else None
+    training = _filled(config.training, published.training if published else {})
+    run = _filled(config.run, {"participation": config.data.rule.participation})
     return config.model_copy(update={"method": used, "data": config.data.resolved(), "training": training, "run": run})
 
 
@@ -92,13 +169,29 @@ def _filled(section: Section, usual: Mapping[str, Any]) -> Section:
 
 def read_config(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LONGEST + 1)
     except FileNotFoundError:
         raise ConfigError(f"there is no config file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the config file {path} cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the config file {path} is not valid TOML: {error}") from None
+    return parse_toml(text, f"the config file {path}")
+
+
+def parse_toml(text: str, what: str) -> dict[str, Any]:
+    try:
+        return _toml(text)
+    except NotTomlError as error:
+        raise ConfigError(f"{what} is not valid TOML: {error}") from None
+
+
+def _toml(text: str) -> dict[str, Any]:
+    if len(text) > LONGEST:
+        raise NotTomlError(f"it has more than {LONGEST:,} characters, and no config is that long")
+    try:
+        return tomllib.loads(text)
+    except (RecursionError, ValueError) as error:  # the parser's own error, thousands of brackets or of digits
+        raise NotTomlError(error) from None
 
 
 def override(values: dict[str, Any], assignment: str) -> dict[str, Any]:
@@ -107,8 +200,8 @@ def override(values: dict[str, Any], assignment: str) -> dict[str, Any]:
     if not equals or not key:
         raise ConfigError(f"'{assignment}' is not of the form section.key=value, such as training.lr=0.05")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = _toml(f"value = {text}")["value"]
+    except NotTomlError:
         value = text  # a bare word is a string
     return changed(values, key, value)
 
@@ -123,7 +216,7 @@ def changed(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
         if name == "method" and isinstance(inner, str):  # short for [method] name = ...
             inner = {"name": inner}
         if not isinstance(inner, dict):
-            raise ConfigError(f"config: {name} = {inner!r}: expected a section with keys such as {key}")
+            raise ConfigError(f"config: {name} = {shown(inner)}: expected a section with keys such as {key}")
         at[name] = {**inner}
         at = at[name]
     at[last] = value
@@ -137,8 +230,7 @@ def _explain(problem: Any) -> str:
         section: type[BaseModel] = Config
         for part in path[:-1]:
             annotation = section.model_fields[part].annotation
-            assert isinstance(annotation, type)
-            section = annotation
+            section = annotation if isinstance(annotation, type) else FederationConfig  # which may be left out
         return f"config: {key}: " + unknown("key", path[-1], section.model_fields)
     message = problem["msg"].removeprefix("Value error, ")
-    return f"config: {key} = {problem['input']!r}: {message[0].lower() + message[1:]}"
+    return f"config: {key} = {shown(problem['input'])}: {message[0].lower() + message[1:]}"

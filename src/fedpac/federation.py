@@ -1,20 +1,27 @@
 """The round loop: choose, send, train, merge, evaluate."""
 
+import copy
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
+from fedpac import errors
 from fedpac.engines import Engine
-from fedpac.engines.site import Outcome
+from fedpac.engines.site import Failure, Job, Kind, Outcome
+from fedpac.errors import ConfigError, RunError
+from fedpac.evaluation import Evaluation, Plan
 from fedpac.message import Message
 from fedpac.methods.base import Method, Which
-from fedpac.randomness import torch_stream
+from fedpac.mods.base import Context, out_of_server
+from fedpac.replies import accepted
+from fedpac.sampling import Sampler, Uniform
 from fedpac.server import Server
 from fedpac.task import Task
 from fedpac.threads import one_thread
 from fedpac.timing import span
+
+CHUNK = 1024  # clients at a time: their messages are in memory, those of a hundred thousand need not be
+REPEATS = 3  # of a round that too few answered, where another try may go better
 
 
 @dataclass(frozen=True)
@@ -37,37 +44,51 @@ class RoundReport:
     seconds: float  # the round's own work, evaluation included
     client_seconds: float  # summed over clients
     peer_weights: list[tuple[int, int, float]] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)  # who was asked and did not answer, and why
 
     def accuracies(self, which: Which) -> list[float]:
         return [s.accuracy for s in self.scores if s.which == which]
 
 
-def is_evaluated(round: int, every: int, last: int) -> bool:
-    return round % every == 0 or round == last
+class RoundLostError(RunError):
+    """Too few clients answered: the round does not count, and nothing has changed."""
+
+    def __init__(self, round: int, answered: int, needed: int, failed: Sequence[Failure]) -> None:
+        self.failed = failed
+        reasons = [failure.reason for failure in failed[:3]] + ["..."] * (len(failed) > 3)
+        why = "; ".join(reasons) or "no others were asked"
+        super().__init__(f"round {round}: {answered} of at least {needed} clients answered ({why})")
 
 
 class Federation:
-    """One method on one task with one engine. Iterate over `rounds()`; the state is in `server` and `engine.states`."""
+    """One method on one task with one engine. Iterate over `rounds()`; the shared state is in `server`.
+
+    sampler       who takes part; by default everybody
+    evaluation    what is measured, how often, on how many
+    min_replies   a round with fewer does not count, and is repeated where another try may go better; unset, every
+                  chosen client must answer, and the first that fails ends the run with its error
+    """
 
     def __init__(
-        self, task: Task, method: Method, engine: Engine, *, participation: float = 1.0, evaluate_every: int = 1
+        self,
+        task: Task,
+        method: Method,
+        engine: Engine,
+        *,
+        sampler: Sampler | None = None,
+        evaluation: Evaluation | None = None,
+        min_replies: int | None = None,
     ) -> None:
         self.task = task
         self.method = method
         self.engine = engine
-        self.participation = participation
-        self.evaluate_every = evaluate_every
+        self.sampler = Uniform() if sampler is None else sampler
+        self.evaluation = Evaluation() if evaluation is None else evaluation
+        if min_replies is not None and min_replies > task.clients:
+            raise ConfigError(f"min_replies = {min_replies}, but there are only {task.clients} clients")
+        self.min_replies = min_replies
         self.server = Server(task)
         method.setup(self.server)
-
-    def choose(self, round: int) -> list[int]:
-        """Who takes part: a random share, and everybody in the last round, as in the paper."""
-        everybody = self.task.clients
-        if round >= self.task.rounds:
-            return list(range(everybody))
-        count = max(1, min(everybody, int(self.participation * everybody + 0.5)))
-        drawn = torch.randperm(everybody, generator=torch_stream(self.task.seed, "sampling", round=round))
-        return sorted(drawn[:count].tolist())
 
     def rounds(self) -> Iterator[RoundReport]:
         while self.server.round < self.task.rounds:
@@ -76,50 +97,168 @@ class Federation:
     @one_thread()  # the server's sums as well: a run may go on where there are other cores
     @span("server", root=True)
     def step(self) -> RoundReport:
+        """One round that counts: where too few answer, and another try may go better, it is repeated."""
+        for _ in range(REPEATS):
+            try:
+                return self._attempt()
+            except RoundLostError as lost:
+                if not all(failure.passing for failure in lost.failed):
+                    raise
+        return self._attempt()
+
+    def _attempt(self) -> RoundReport:
         start = time.perf_counter()
-        server, method = self.server, self.method
-        server.round += 1
-        round = server.round
-        chosen = self.choose(round)
-        evaluating = is_evaluated(round, self.evaluate_every, self.task.rounds)
-        sent = 0
-
-        def messages(clients: Iterable[int]) -> Iterator[tuple[int, Message]]:
-            nonlocal sent
-            for client in clients:
-                down = method.send(server, client)
-                sent += down.nbytes
-                yield client, down
-
-        outcomes: dict[int, Outcome] = {}
-        if evaluating:  # the others rehearse with what they would hear at the beginning of the round
-            others = sorted(set(range(self.task.clients)) - set(chosen))
-            outcomes |= self.engine.map("rehearse", round, messages(others))
-        sent, bytes_up = 0, 0
+        server, method, engine = self.server, self.method, self.engine
+        round = server.round + 1
+        available = engine.available()
+        chosen = self._chosen(round, available)
+        plan = self.evaluation.plan(self.task, round, chosen, available)
         waves = method.waves(chosen)
         assert sorted(i for wave in waves for i in wave) == chosen, "every chosen client is in one wave"
-        for wave in waves:
-            answers = self.engine.map("learn-and-score" if evaluating else "learn", round, messages(wave))
-            outcomes |= answers
-            replies = {i: o.up for i, o in answers.items() if o.up is not None}
-            bytes_up += sum(up.nbytes for up in replies.values())
-            with span("merging"):
-                method.merge(server, replies)
-        bytes_down = sent
-        worked = sum(o.seconds for o in outcomes.values())
-        scores = [Score(i, "personal", *o.score) for i, o in sorted(outcomes.items()) if o.score]
+        strict = self.min_replies is None
+        needed = self.min_replies or max(1, len(chosen))
+        # A merge may change its state in place, and other clients may fail after the first wave was merged. Where the
+        # first failure ends the run, nobody goes on from what is left.
+        before = copy.deepcopy(server.state) if len(waves) > 1 and not strict else dict(server.state)
+        server.round = round
+        try:
+            return self._run(waves, plan, needed, Tally(strict), start)
+        except BaseException:
+            server.round, server.state = round - 1, before
+            engine.forget(round)
+            raise
 
-        if evaluating:
-            received = self.engine.map("receive", round, messages(range(self.task.clients)))
-            scores += [Score(i, "received", *o.score) for i, o in received.items() if o.score]
-            worked += sum(o.seconds for o in received.values())
+    def _chosen(self, round: int, available: Sequence[int]) -> list[int]:
+        chosen = sorted(self.sampler.choose(self.task, round, available))
+        strangers = set(chosen).difference(available)
+        if strangers or len(set(chosen)) < len(chosen):
+            problem = f"client {min(strangers)}, who is not available" if strangers else "a client twice"
+            raise ConfigError(f"round {round}: the sampler {type(self.sampler).__name__} chose {problem}")
+        return chosen
+
+    def _run(
+        self, waves: Sequence[Sequence[int]], plan: Plan, needed: int, tally: "Tally", start: float
+    ) -> RoundReport:
+        server, method = self.server, self.method
+        chosen = sorted(i for wave in waves for i in wave)
+        if len(chosen) < needed:
+            raise RoundLostError(server.round, len(chosen), needed, [])
+        # those who stay away rehearse with what they would hear at the beginning of the round
+        self._score("rehearse", sorted(plan.personal.difference(chosen)), tally)
+        answered, waiting = 0, len(chosen)
+        for wave in waves:
+            replies: dict[int, Message] = {}
+            for some in _chunks(wave):
+                fitting = self._learn(some, plan.personal, tally)
+                answered, waiting = answered + len(fitting), waiting - len(some)
+                replies |= fitting if len(wave) <= CHUNK else method.condense(fitting)
+            if answered + waiting < needed:
+                raise RoundLostError(server.round, answered, needed, tally.failed)
+            if replies:
+                with span("merging"):
+                    method.merge(server, replies)
+        self._score("receive", plan.received, tally)
         return RoundReport(
-            round=round,
+            round=server.round,
             chosen=chosen,
-            scores=scores,
-            bytes_down=bytes_down,
-            bytes_up=bytes_up,
+            scores=sorted(tally.scores, key=lambda score: (score.which, score.client)),
+            bytes_down=tally.bytes_down,
+            bytes_up=tally.bytes_up,
             seconds=time.perf_counter() - start,
-            client_seconds=worked,
+            client_seconds=tally.seconds,
             peer_weights=method.peer_weights(server),
+            failed=tally.failed,
         )
+
+    def _learn(self, clients: Sequence[int], scored: set[int], tally: "Tally") -> dict[int, Message]:
+        """What these clients answer, as far as it can be merged."""
+        round = self.server.round
+        downs = {i: self.method.send(self.server, i) for i in clients}
+        passages = {i: out_of_server(self.task.mods, down, Context(i, round)) for i, down in downs.items()}
+        tally.bytes_down += sum(passage.message.nbytes for passage in passages.values())
+        kinds: dict[int, Kind] = {i: "learn-and-score" if i in scored else "learn" for i in clients}
+        outcomes = self._ask([Job(kinds[i], i, round, passages[i].message) for i in clients])
+        replies: dict[int, Message] = {}
+        refused: dict[int, str] = {}
+        for i, outcome in outcomes.items():
+            if outcome.up is not None:
+                tally.bytes_up += outcome.up.nbytes
+                try:
+                    replies[i] = passages[i].back(outcome.up)
+                except Exception as error:  # whatever strange bytes do to a mod
+                    refused[i] = f"client {i}: {error}"
+        with span("checking"):
+            expected = {i: self.method.replies(self.server, i, downs[i]) for i in replies}
+            fitting, misfits = accepted(replies, expected)
+        refusals = {i: refusal(outcomes[i], reason) for i, reason in (refused | misfits).items()}
+        tally.count(outcomes | refusals, "personal")
+        return fitting
+
+    def _score(self, kind: Kind, clients: Sequence[int], tally: "Tally") -> None:
+        for some in _chunks(clients):
+            round, mods = self.server.round, self.task.mods
+            sent = {i: out_of_server(mods, self.method.send(self.server, i), Context(i, round)).message for i in some}
+            outcomes = self._ask([Job(kind, i, round, down) for i, down in sent.items()])
+            tally.count(outcomes, "received" if kind == "receive" else "personal")
+
+    def _ask(self, jobs: Sequence[Job]) -> dict[int, Outcome]:
+        """One outcome for each job; those that cannot be are refused."""
+        outcomes = self.engine.map(jobs)
+        for job in jobs:
+            outcome = outcomes[job.client]
+            if outcome.error is None and (problem := _impossible(job, outcome)):
+                outcomes[job.client] = refusal(outcome, f"client {job.client}: {problem}")
+        return outcomes
+
+
+@dataclass
+class Tally:
+    """What has come in during a round."""
+
+    strict: bool  # the first failure is an error
+    scores: list[Score] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    def count(self, outcomes: Mapping[int, Outcome], which: Which) -> None:
+        for i, outcome in outcomes.items():
+            self.seconds += outcome.seconds
+            if outcome.error is not None:
+                self.fail(outcome.error)
+            elif outcome.score is not None:
+                self.scores.append(Score(i, which, *outcome.score))
+
+    def fail(self, failure: Failure) -> None:
+        if self.strict:
+            raise error_of(failure)
+        self.failed.append(failure)
+
+
+def refusal(outcome: Outcome, reason: str) -> Outcome:
+    return Outcome(outcome.client, seconds=outcome.seconds, error=Failure(outcome.client, "refused", reason))
+
+
+def _impossible(job: Job, outcome: Outcome) -> str | None:
+    if job.learns and outcome.up is None:
+        return "there is no reply"
+    if outcome.score is not None:
+        accuracy, loss = outcome.score
+        if not (0 <= accuracy <= 1 and loss >= 0):  # NaN is neither
+            return f"the accuracy is {accuracy:g} and the loss {loss:g}; expected 0 to 1, and 0 or more"
+    return None
+
+
+def error_of(failure: Failure) -> Exception:
+    """The exception that a failure stands for; a mistake in a method keeps its traceback."""
+    if failure.traceback:
+        return RuntimeError(f"{failure.reason}\n{failure.traceback}")
+    kind = getattr(errors, failure.kind, RunError)
+    assert issubclass(kind, errors.FedpacError)
+    return kind(failure.reason)
+
+
+def _chunks(clients: Sequence[int]) -> Iterator[list[int]]:
+    for at in range(0, len(clients), CHUNK):
+        yield list(clients[at : at + CHUNK])

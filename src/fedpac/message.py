@@ -4,9 +4,11 @@ A message turns into bytes (safetensors) and back exactly; untrusted bytes are p
 """
 
 import json
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from safetensors import SafetensorError
@@ -17,7 +19,19 @@ from fedpac.errors import MessageError
 from fedpac.timing import span
 
 Weights: TypeAlias = dict[str, Tensor]
-Part: TypeAlias = Weights | Tensor | float
+
+
+class Payload(ABC):
+    """Stands for weights that whoever holds it cannot read: it can be scaled and added, and nothing else."""
+
+    @abstractmethod
+    def __mul__(self, factor: float) -> "Payload": ...
+
+    @abstractmethod
+    def __add__(self, other: "Payload") -> "Payload": ...
+
+
+Part: TypeAlias = Weights | Tensor | float | Payload
 
 SEPARATOR = "/"  # parameter names of torch modules hold dots, never slashes
 
@@ -36,21 +50,15 @@ def moved(parts: Mapping[str, Part], device: torch.device) -> dict[str, Part]:
 class Message(Mapping[str, Part]):
     """An immutable bag of named parts: a number, a tensor, or a set of weights.
 
+    A number may be infinite (a bound that nothing has reached yet), but NaN is none: whatever computed it has failed.
+
     >>> down = Message(w={"head.bias": torch.zeros(3)}, round=4)
     >>> Message.from_bytes(down.to_bytes()) == down
     True
     """
 
-    def __init__(self, **parts: Part) -> None:
-        for name, part in parts.items():
-            if SEPARATOR in name:
-                raise MessageError(f"the message part '{name}' must not contain '{SEPARATOR}'")
-            if not isinstance(part, Tensor | dict | Real):
-                raise MessageError(
-                    f"the message part '{name}' is a {type(part).__name__}; a message holds numbers,"
-                    " tensors and sets of weights"
-                )
-        self._parts: dict[str, Part] = {k: float(v) if isinstance(v, Real) else v for k, v in parts.items()}
+    def __init__(self, /, **parts: Part) -> None:
+        self._parts: dict[str, Part] = {name: _checked(name, part) for name, part in parts.items()}
 
     def __getitem__(self, name: str) -> Part:
         try:
@@ -70,10 +78,11 @@ class Message(Mapping[str, Part]):
         return len(self._parts)
 
     def weights(self, name: str) -> Weights:
+        """A set of weights, or a payload that stands for one: then only sums can be taken of it."""
         part = self[name]
-        if not isinstance(part, dict):
+        if not isinstance(part, dict | Payload):
             raise self._wrong(name, "a set of weights")
-        return part
+        return cast(Weights, part)
 
     def tensor(self, name: str) -> Tensor:
         part = self[name]
@@ -113,6 +122,8 @@ class Message(Mapping[str, Part]):
                 tensors[name] = part
             elif isinstance(part, dict):
                 tensors |= {f"{name}{SEPARATOR}{key}": value for key, value in part.items()}
+            elif isinstance(part, Payload):
+                raise MessageError(f"the message part '{name}' is a {type(part).__name__}, which has no bytes yet")
             else:
                 numbers[name] = part
         return (
@@ -124,17 +135,18 @@ class Message(Mapping[str, Part]):
     @classmethod
     def of_flat(cls, tensors: Mapping[str, Tensor], numbers: Mapping[str, float], empty: Iterable[str]) -> "Message":
         """flat() backwards."""
-        parts: dict[str, Part] = {name: float(number) for name, number in numbers.items()}
-        parts |= {name: {} for name in empty}
+        weights: dict[str, Weights] = {name: {} for name in empty}
+        values: dict[str, Tensor] = {}
         for key, value in tensors.items():
-            name, _, inner = key.partition(SEPARATOR)
-            if not inner:
-                parts[name] = value
-                continue
-            group = parts.setdefault(name, {})
-            if not isinstance(group, dict):
-                raise MessageError(f"the message part '{name}' is both a value and a set of weights")
-            group[inner] = value
+            name, separator, inner = key.partition(SEPARATOR)
+            if separator:
+                weights.setdefault(name, {})[inner] = value
+            else:
+                values[name] = value
+        parts: dict[str, Part] = {**numbers, **values, **weights}
+        if len(parts) < len(numbers) + len(values) + len(weights):
+            twice = next(name for name in parts if (name in numbers) + (name in values) + (name in weights) > 1)
+            raise MessageError(f"the message part '{twice}' is there twice: a number, a tensor or a set of weights")
         return cls(**parts)
 
     @span("messages")
@@ -149,20 +161,45 @@ class Message(Mapping[str, Part]):
     @span("messages")
     def from_bytes(cls, data: bytes) -> "Message":
         try:
-            tensors, metadata = load(data), _metadata(data)
-            numbers = {name: float(number) for name, number in metadata["numbers"].items()}
-            empty = [str(name) for name in metadata["empty"]]
-        except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+            return cls.of_flat(load(data), *_metadata(data))
+        except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:  # nested too deep, too
             raise MessageError(
                 f"{len(data)} bytes are not a fedpac message ({error}); expected safetensors with the metadata "
                 "'fedpac', as Message.to_bytes writes it"
             ) from None
-        return cls.of_flat(tensors, numbers, empty)
 
 
-def _metadata(data: bytes) -> dict[str, Any]:
-    """Our metadata in a safetensors file that load() has already found to be well formed."""
+def _checked(name: str, part: Any) -> Part:
+    if SEPARATOR in name:
+        raise MessageError(f"the message part '{name}' must not contain '{SEPARATOR}'")
+    if isinstance(part, Tensor | Payload):
+        return part
+    if isinstance(part, dict):
+        for key, tensor in part.items():
+            if not isinstance(key, str) or not isinstance(tensor, Tensor):
+                what = f"{key!r}, a {type(tensor).__name__}"
+                raise MessageError(f"the message part '{name}' has {what}; a set of weights holds tensors by name")
+        return part
+    if not isinstance(part, Real):
+        raise MessageError(
+            f"the message part '{name}' is a {type(part).__name__};"
+            " a message holds numbers, tensors and sets of weights"
+        )
+    try:
+        number = float(part)
+    except OverflowError:
+        raise MessageError(f"the message part '{name}' is a number too large for a float") from None
+    if math.isnan(number):
+        raise MessageError(f"the message part '{name}' is NaN, not a number")
+    return number
+
+
+def _metadata(data: bytes) -> tuple[dict[str, float], list[str]]:
+    """Numbers and empty sets of weights, from a safetensors file that load() has already found to be well formed."""
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
-    metadata: dict[str, Any] = json.loads(header["__metadata__"]["fedpac"])
-    return metadata
+    metadata = json.loads(header["__metadata__"]["fedpac"])
+    numbers, empty = metadata["numbers"], metadata["empty"]
+    if not (isinstance(numbers, dict) and isinstance(empty, list) and all(isinstance(name, str) for name in empty)):
+        raise ValueError("its metadata are not numbers by name and a list of names")
+    return numbers, empty

@@ -67,7 +67,14 @@ def logistic_regression(shape: tuple[int, ...], classes: int) -> Classifier:
     return Classifier(nn.Flatten(), nn.Linear(inputs, classes))
 
 
-MODELS = {"paper": paper_cnn, "logistic": logistic_regression}
+def mlp(shape: tuple[int, ...], classes: int) -> Classifier:
+    """Two hidden layers on the flattened input, for tables; features have d = 32."""
+    inputs = int(torch.Size(shape).numel())
+    body = nn.Sequential(nn.Flatten(), nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU())
+    return Classifier(body, nn.Linear(32, classes))
+
+
+MODELS = {"paper": paper_cnn, "logistic": logistic_regression, "mlp": mlp}
 
 
 def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> Classifier:
@@ -77,26 +84,43 @@ def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> C
         return MODELS[name](shape, classes)
 
 
-def check_model(model: nn.Module) -> None:
-    given: object = model
-    if not isinstance(given, nn.Module):
-        raise ConfigError(f"the model is a {type(given).__name__}; expected a torch module with a body and a head")
-    if not isinstance(model, BodyAndHead):
-        raise ConfigError(
-            f"the model {type(model).__name__} needs two sub-modules: `body` (input -> features) and "
-            f"`head` (features -> logits); it has {', '.join(n for n, _ in model.named_children()) or 'none'}"
-        )
-    strangers = [n for n in model.state_dict() if not n.startswith(("body.", "head."))]
-    if strangers:
-        raise ConfigError(
-            f"all weights of the model {type(model).__name__} must belong to its body or its head; "
-            f"these do not: {', '.join(strangers)}"
-        )
+def with_forward(model: nn.Module) -> nn.Module:
+    """The module; one without a forward of its own, such as nn.ModuleDict, gets the usual one."""
+    if type(model).forward is nn.Module.forward:
+        return Classifier(cast(nn.Module, model.body), cast(nn.Module, model.head))
+    return model
+
+
+def precision_of(model: nn.Module) -> torch.dtype:
+    """The type that samples must have: that of the parameters, or torch's usual one where they have several."""
+    kinds = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    return kinds.pop() if len(kinds) == 1 else torch.float32
+
+
+def trainable(model: nn.Module, part: Section = "all") -> list[tuple[str, nn.Parameter]]:
+    """The parameters that training moves, in the order of a flat vector; those that the user froze stay as they are."""
+    return [
+        (name, p)
+        for name, p in model.named_parameters()
+        if p.requires_grad and (part == "all" or name.startswith(f"{part}."))
+    ]
+
+
+def tensors_of(model: nn.Module) -> Weights:
+    """The module's own parameters and buffers by name, each once: tied weights go by the first of their names.
+
+    So nothing that is done to weights by name can pull tied ones apart.
+    """
+    named = model.state_dict(keep_vars=True)
+    first: dict[int, str] = {}
+    for name, tensor in named.items():
+        first.setdefault(id(tensor), name)
+    return {name: named[name] for name in first.values()}
 
 
 def weights_of(model: nn.Module) -> Weights:
     """A copy of all parameters and buffers, by name."""
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    return {name: tensor.detach().clone() for name, tensor in tensors_of(model).items()}
 
 
 def section(weights: Weights, part: Section) -> Weights:
@@ -115,8 +139,7 @@ def without(weights: Weights, part: Section) -> Weights:
 def load_into(model: nn.Module, weights: Weights) -> nn.Module:
     """Copy weights into a module, in place: its tensors stay where they are."""
     with torch.no_grad():
-        own = model.state_dict()
-        for name, tensor in own.items():
+        for name, tensor in tensors_of(model).items():
             tensor.copy_(weights[name])
     return model
 
@@ -127,15 +150,20 @@ def copy_with(model: nn.Module, weights: Weights) -> nn.Module:
 
 
 def reinitialised(model: nn.Module, seed: int) -> Weights:
-    """Weights of another random initialisation: each layer draws its own, by its reset_parameters()."""
+    """Weights of another random initialisation: each layer draws its own, by its reset_parameters().
+
+    What the user froze, such as a body that came trained, stays as it is.
+    """
     fresh = copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for layer in fresh.modules():
-            if callable(reset := getattr(layer, "reset_parameters", None)):
+            if trainable(layer) and callable(reset := getattr(layer, "reset_parameters", None)):
                 reset()
-    weights = weights_of(fresh)
-    if all(torch.equal(tensor, weights[name]) for name, tensor in weights_of(model).items()):
+    learning = {name for name, _ in trainable(model)}
+    first, weights = weights_of(model), weights_of(fresh)
+    weights |= {name: first[name] for name, _ in model.named_parameters() if name not in learning}
+    if all(torch.equal(tensor, weights[name]) for name, tensor in first.items()):
         raise ConfigError(
             f"the model {type(model).__name__} cannot be initialised anew, which this method needs: "
             "give at least one of its layers a reset_parameters() that draws its weights"

@@ -1,12 +1,11 @@
 """The shared side of a method: named tensors, and nothing of any client's data."""
 
-from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from fedpac.message import Message, Weights
-from fedpac.native.vectors import weighted_sum
+from fedpac.message import Payload, Weights
 from fedpac.randomness import torch_stream
 from fedpac.task import State, Task
 
@@ -23,32 +22,12 @@ class Server:
         return torch_stream(self.task.seed, purpose, None, self.round)
 
     def weights(self, name: str) -> Weights:
+        """Weights, or the payload that stands for them."""
         part = self.state[name]
-        assert isinstance(part, dict), f"server state '{name}' holds no weights"
-        return part
+        assert isinstance(part, dict | Payload), f"server state '{name}' holds no weights"
+        return cast(Weights, part)
 
     def tensor(self, name: str) -> Tensor:
         part = self.state[name]
         assert isinstance(part, Tensor), f"server state '{name}' is no tensor"
         return part
-
-
-def average_of(replies: Mapping[int, Message], name: str) -> Weights:
-    """The clients' weights of that name, each counted by its number n of samples."""
-    return average({i: up.weights(name) for i, up in replies.items()}, {i: up.number("n") for i, up in replies.items()})
-
-
-def average(weights: Mapping[int, Weights], shares: Mapping[int, float]) -> Weights:
-    """sum_i share_i w_i / sum_i share_i, summed in client order.
-
-    Integer buffers (a batch counter) have no mean: the first client's value is kept.
-    """
-    total = sum(shares.values())
-    first = next(iter(weights.values()))
-    mean: Weights = {}
-    for name, tensor in first.items():
-        if not tensor.is_floating_point():
-            mean[name] = tensor.clone()
-            continue
-        mean[name] = weighted_sum([w[name] for w in weights.values()], [shares[i] / total for i in weights])
-    return mean

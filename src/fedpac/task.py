@@ -1,15 +1,18 @@
 """The learning task that server and clients agree on before the first round."""
 
+from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import nn
+from torch import Tensor, nn
 
 from fedpac import native
 from fedpac.errors import ConfigError
 from fedpac.message import Part, Weights
-from fedpac.models import check_model, weights_of
+from fedpac.model_check import check_fits, check_model, wants_floats
+from fedpac.models import precision_of, weights_of, with_forward
+from fedpac.mods.base import Mod
 
 State: TypeAlias = dict[str, Part]
 
@@ -40,6 +43,9 @@ def usable_device(name: str) -> torch.device:
 class Task:
     """Network, classes, recipe, seed and size of the federation, and the device that clients are trained on.
 
+    sample   one input of the network, which must fit it; of floats, zeros will do
+    mods     what stands between the method and the wire, at both ends
+
     Messages, states and all that the server has are on the CPU; a client's visit is on the device from end to end.
     """
 
@@ -52,14 +58,27 @@ class Task:
         clients: int,
         rounds: int,
         device: str = "cpu",
+        sample: Tensor | None = None,
+        mods: Sequence[Mod] = (),
     ) -> None:
         check_model(model)
         self.device = usable_device(device)
         native.available()  # build the kernels now, once, and not in every worker
-        self.model = native.accelerate(model)
+        self.model = native.accelerate(with_forward(model))
+        self.dtype = precision_of(self.model)
         self.initial: Weights = weights_of(self.model)
+        self.buffers = frozenset(name for name, _ in self.model.named_buffers())  # they follow the data, not training
         self.classes = classes
         self.recipe = recipe
         self.seed = seed
         self.clients = clients
         self.rounds = rounds
+        self.mods = tuple(mods)
+        # a network for whole numbers such as tokens gets them as they are; to any other they are floats
+        self.floats_only = sample is not None and wants_floats(self.model, sample, self.dtype)
+        # d, the length of the body's output; None where no sample is known
+        self.features = None if sample is None else check_fits(self.model, self.cast(sample), classes)
+
+    def cast(self, x: Tensor) -> Tensor:
+        """Samples as the network takes them: floats in its precision, whole numbers such as tokens as they are."""
+        return x.to(self.dtype) if x.is_floating_point() or self.floats_only else x

@@ -21,7 +21,7 @@ from fedpac.client import Client
 from fedpac.data.augment import crop_and_flip
 from fedpac.errors import TrainingError
 from fedpac.message import Weights
-from fedpac.models import Section, load_into, weights_of
+from fedpac.models import Section, load_into, tensors_of, trainable, weights_of
 from fedpac.native.vectors import sgd_step
 from fedpac.randomness import stream_seed
 from fedpac.timing import span
@@ -70,12 +70,12 @@ class aligned_cross_entropy:  # noqa: N801  (used like a function)
         return classification + self.strength * self.gap(z, batch.y).square().mean()
 
     def gap(self, z: Tensor, y: Tensor) -> Tensor:
-        gap = z - self.targets.index_select(0, y)
+        gap = z.flatten(1) - self.targets.index_select(0, y)
         return gap if self.known is None else gap * self.known[y, None]
 
     def pull(self, z: Tensor, y: Tensor, gradient: Tensor) -> None:
         """Adds the gradient of the second term by the features."""
-        gradient.add_(self.gap(z, y), alpha=2 * self.strength / z.numel())
+        gradient.add_(self.gap(z, y).view_as(gradient), alpha=2 * self.strength / z.numel())
 
 
 def weighted_cross_entropy(weights: Tensor) -> Loss:
@@ -93,13 +93,13 @@ def weighted_cross_entropy(weights: Tensor) -> Loss:
 
 def flatten(weights: Weights, model: nn.Module, part: Section = "all") -> Tensor:
     """The weights that correspond to the trained parameters of `model`, in the order train() holds them."""
-    return torch.cat([weights[name].reshape(-1) for name, _ in _trained(model, part)])
+    return torch.cat([weights[name].reshape(-1) for name, _ in trainable(model, part)])
 
 
 def unflatten(vector: Tensor, weights: Weights, model: nn.Module) -> Weights:
-    """`weights` with all parameters of `model` taken from the vector: flatten() backwards. Buffers stay as they are."""
+    """`weights` with what flatten() takes of them from the vector. Buffers and frozen parameters stay as they are."""
     result, at = dict(weights), 0
-    for name, p in model.named_parameters():
+    for name, p in trainable(model):
         result[name] = vector[at : at + p.numel()].view_as(p).clone()
         at += p.numel()
     return result
@@ -144,7 +144,7 @@ def train(
     recipe = client.recipe
     lr = recipe.lr if lr is None else lr
     model = client.model if model is None else model
-    if not _trained(model, part):
+    if not trainable(model, part):
         return weights_of(load_into(model, weights))  # a body or a head without weights has nothing to learn
     x, y = client.train_set
     augment = augmentation(client, purpose) if inputs is None else None
@@ -283,10 +283,6 @@ def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
 # --- one buffer for all parameters -------------------------------------------------------------------------------
 
 
-def _trained(model: nn.Module, part: Section) -> list[tuple[str, nn.Parameter]]:
-    return [(n, p) for n, p in model.named_parameters() if part == "all" or n.startswith(f"{part}.")]
-
-
 class _flat:  # noqa: N801  (used like a function)
     """Lay the trained parameters and their gradients out as two vectors, so that a step is a handful of operations.
 
@@ -297,7 +293,7 @@ class _flat:  # noqa: N801  (used like a function)
 
     def __init__(self, model: nn.Module, part: Section, weights: Weights) -> None:
         self.model, self.weights = model, weights
-        self.named = dict(_trained(model, part))
+        self.named = dict(trainable(model, part))
         self.trained = list(self.named.values())
         chosen = {id(p) for p in self.trained}
         self.frozen = [p for p in model.parameters() if id(p) not in chosen and p.requires_grad]
@@ -311,7 +307,7 @@ class _flat:  # noqa: N801  (used like a function)
         with torch.no_grad():  # whatever does not fit is found before the module is touched
             for place, name in zip(torch.split(parameters, sizes), self.named, strict=True):
                 place.view_as(self.named[name]).copy_(self.weights[name])
-            for name, tensor in self.model.state_dict().items():
+            for name, tensor in tensors_of(self.model).items():
                 if name not in self.named:
                     tensor.copy_(self.weights[name])
         for p, place, slope in zip(

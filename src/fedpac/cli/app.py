@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
+from fedpac.cli.streams import PlainConsole, printable_everywhere
 from fedpac.errors import FedpacError
+from fedpac.version import __version__
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -24,13 +25,13 @@ app = typer.Typer(
     help="Personalised federated learning: FedPAC and the methods it is compared with.",
     epilog="Start with: fedpac run --dataset digits --rounds 20",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)  # a file or a pipe has no width of its own
-err = Console(stderr=True, highlight=False)
+wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 160  # a file or a pipe has no width of its own
+out = PlainConsole(highlight=False, width=wide)
+err = PlainConsole(stderr=True, highlight=False)
 
 DataDir = Annotated[
     Path | None,
@@ -42,7 +43,14 @@ Sets = Annotated[
 ]
 Workers = Annotated[int | None, typer.Option(help="Worker processes. Default: one per core.", min=1)]
 Folder = Annotated[Path, typer.Argument(help="The run's folder.", show_default=False)]
-Which = Annotated[
+OwnMethod = Annotated[
+    str | None,
+    typer.Option("--method", metavar="MODULE:CLASS", help="The run's method, if it is not fedpac's: import its code."),
+]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Import the method that the folder names, whatever its code does.")
+]
+WhichModel = Annotated[
     str | None,
     typer.Option(help="received or personal. Default: the one the method's paper reports."),
 ]
@@ -50,9 +58,10 @@ Which = Annotated[
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The entry point. A mistake of the user's is one message, not a traceback."""
+    printable_everywhere()
     try:
         with on_interrupt(lambda: "nothing was written"):
-            app(arguments)
+            app(arguments, prog_name="fedpac")  # also for python -m fedpac
     except FedpacError as error:
         show_error(error)
         sys.exit(1)
@@ -60,6 +69,26 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     sys.exit(0)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"fedpac {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def counted(number: int, thing: str) -> str:
+    """'1 round', '2 rounds'."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
 def show_error(error: FedpacError) -> None:
@@ -83,7 +112,7 @@ def on_interrupt(hint: Callable[[], str]) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         if os.getpid() == parent:
             show_cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # the progress bar hides it
-            os.write(2, f"{show_cursor}interrupted; {hint()}\n".encode())
+            os.write(2, f"{show_cursor}interrupted; {hint()}\n".encode(errors="replace"))
         os._exit(130)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -36,7 +36,7 @@ class Centroids:
 @span("statistics")
 def local_centroids(features: Tensor, labels: Tensor, classes: int) -> Centroids:
     """ĉ_{i,k}, eq. local_proto: the mean feature of every class; added up in float64, kept in the features' dtype."""
-    counts, means = class_means(features, labels, classes)
+    counts, means = class_means(features.flatten(1), labels, classes)
     return Centroids(counts.to(features.device), means.to(features))
 
 

@@ -99,6 +99,7 @@ def feature_statistics(features: Tensor, labels: Tensor, classes: int, covarianc
     """The statistics of features (n, d) with labels (n) in 0..classes-1; `covariance` keeps all of W, not only tr W."""
     if not len(features):
         raise DataError("a client without samples has no feature statistics")
+    features = features.flatten(1)
     counts, means = class_means(features, labels, classes)
     y = labels.cpu().long()
     residuals = features.detach().cpu().double() - means[y]

@@ -24,6 +24,7 @@ Covariance = Literal["identity", "pooled", "local"]
 COVARIANCES = ("identity", "pooled", "local")
 
 VARIANCE_FLOOR = 1e-9
+MOST_CLIENTS = 20_000  # in one solve: its matrices have as many entries as there are pairs of clients
 
 
 @span("combination weights")
@@ -104,6 +105,12 @@ def _without_small(alpha: Array, cutoff: float) -> Array:
 def _check(statistics: Sequence[FeatureStatistics], covariance: str, clients: Sequence[int]) -> None:
     if not statistics:
         raise DataError("combination weights need the statistics of at least one client")
+    if len(statistics) > MOST_CLIENTS:
+        raise ConfigError(
+            f"combination weights of {len(statistics):,} clients at once would take "
+            f"{8 * len(statistics) ** 2 / 1e9:,.0f} GB for each matrix; at most {MOST_CLIENTS:,} may take part in a "
+            "round: lower run.participation, and set run.everybody_last = false"
+        )
     shape = statistics[0].means.shape
     for client, s in zip(clients, statistics, strict=True):
         if s.means.shape != shape:

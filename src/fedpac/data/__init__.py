@@ -1,7 +1,7 @@
 """Data sets, how they are split among clients, and the user's own data."""
 
 from fedpac.data.augment import crop_and_flip
-from fedpac.data.clients import ClientData, Part, Pool, Scenario
+from fedpac.data.clients import ClientData, Pool, Samples, Scenario
 from fedpac.data.config import DataConfig
 from fedpac.data.own import from_arrays, from_folder, from_owners
 from fedpac.data.scenario import build, describe
@@ -9,8 +9,8 @@ from fedpac.data.scenario import build, describe
 __all__ = [
     "ClientData",
     "DataConfig",
-    "Part",
     "Pool",
+    "Samples",
     "Scenario",
     "build",
     "crop_and_flip",

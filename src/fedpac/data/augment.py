@@ -14,7 +14,7 @@ def crop_and_flip(
     """Each image (N, C, H, W) moved by up to 4 pixels in each direction and mirrored with probability one half.
 
     fill   one value per channel for the border that comes into view. Zero, the mean colour of normalised images, where
-           none is given; `Part.black()` is what cropping before the normalisation gives.
+           none is given; `Samples.black()` is what cropping before the normalisation gives.
     index  which of the images; all of them where none is given
     """
     index = torch.arange(len(x), device=x.device) if index is None else index

@@ -1,25 +1,29 @@
 """What one client holds: a few indices into images that all clients share.
 
 The images lie once in memory (or in a memory-mapped file); a client's own tensors exist only while it is being visited.
-So ten thousand clients cost their indices and no more.
+So ten thousand clients cost their indices and no more. No repr shows samples: it may end up in a log.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from fedpac.data.preprocessing import Preprocessing
 from fedpac.data.shift import rotate
 from fedpac.timing import span
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Samples shared by many clients: uint8 images (N, C, H, W) with their normalisation, or float32 of any shape."""
+    """Samples shared by many clients.
 
-    x: Tensor
-    y: Tensor  # int64
+    x   uint8 images (N, C, H, W) with their normalisation; or floats or signed whole numbers (tokens) of any shape
+    """
+
+    x: Tensor = field(repr=False)
+    y: Tensor = field(repr=False)  # int64
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
 
@@ -33,12 +37,12 @@ class Pool:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Samples:
     """One client's share of a pool, with the shift that is the client's own."""
 
     pool: Pool
-    index: Tensor  # int64
-    relabel: Tensor | None = None  # relabel[y] is what this client calls class y
+    index: Tensor = field(repr=False)  # int64
+    relabel: Tensor | None = field(default=None, repr=False)  # relabel[y] is what this client calls class y
     rotate: float = 0.0  # degrees, counter-clockwise
 
     def __len__(self) -> int:
@@ -53,10 +57,10 @@ class Part:
 
     @span("samples")
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """A fresh (x, y): x float32, normalised, contiguous; y int64."""
+        """A fresh (x, y): x contiguous and normalised; images are float32, whole numbers int64, as y is."""
         x = self.pool.x.index_select(0, self.index)
-        if x.dtype == torch.uint8:
-            x = x.float()
+        if not x.is_floating_point():
+            x = x.float() if x.dtype == torch.uint8 or self.rotate else x.long()
         x = rotate(x, self.rotate)  # before the normalisation, so that the corners turn black
         if self.pool.normalisation is not None:
             factor, subtrahend = self.pool.normalisation
@@ -73,8 +77,8 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    train: Part
-    test: Part
+    train: Samples
+    test: Samples
     augment: bool = False  # random crops and flips while training
     group: int | None = None  # clients of one group share distribution and shift
     name: str = ""
@@ -82,8 +86,18 @@ class ClientData:
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    clients: list[ClientData]
+    clients: list[ClientData] = field(repr=False)
     classes: int
     shape: tuple[int, ...]  # of one sample
     name: str
     note: str = ""  # "stand-in: ..." where numbers may not be set beside published ones
+    class_names: tuple[str, ...] = ()  # where classes have names
+    preprocessing: Preprocessing | None = field(default=None, repr=False)  # of tables: what made numbers of raw rows
+
+    @property
+    def sample(self) -> Tensor:
+        """An input of the network: all zeros, or of tokens all the largest, so that it shows no client's data."""
+        x = self.clients[0].train.pool.x
+        if x.is_floating_point() or x.dtype == torch.uint8:
+            return torch.zeros(self.shape, dtype=torch.float32 if x.dtype == torch.uint8 else x.dtype)
+        return torch.full(self.shape, int(x.max()))

@@ -19,6 +19,7 @@ TIMEOUT = 30  # seconds without a byte before the connection counts as broken
 class Download:
     url: str
     md5: str
+    holds: str = ""  # the md5 of what is packed in it, where that is known
 
     @property
     def name(self) -> str:

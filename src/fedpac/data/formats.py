@@ -1,8 +1,6 @@
-"""Publishers' own file formats, decoded to uint8 arrays. Each decoder takes (name, bytes) of every file there is."""
+"""Publishers' own file formats, decoded to uint8 arrays. Each decoder takes every file there is."""
 
-import gzip
-import io
-import zlib
+import math
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -11,31 +9,26 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpac.data.untrusted import File
 from fedpac.errors import DataError
 from fedpac.randomness import numpy_stream
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Arrays: TypeAlias = dict[str, Bytes]  # x_train, y_train, x_test, y_test; source_train, source_test where there is one
-Files: TypeAlias = Iterable[tuple[str, bytes]]
+Files: TypeAlias = Iterable[File]
 
 CINIC_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def _idx(name: str, data: bytes, dims: int) -> Bytes:
-    """The MNIST family's format: 0, 0, type 8 (uint8), number of dimensions, the sizes, the bytes; usually gzipped."""
-    try:
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{name} is damaged or cut short ({error}). Replace it, or delete it to download it again."
-        ) from error
+def _idx(file: File, dims: int) -> Bytes:
+    """The MNIST family's format: 0, 0, type 8 (uint8), number of dimensions, the sizes, the bytes."""
+    name, data = file.name, file.data()
     if data[:4] != bytes([0, 0, 8, dims]):
         raise DataError(f"{name} starts with {data[:4].hex(' ')}, expected {bytes([0, 0, 8, dims]).hex(' ')}.")
     start = 4 + 4 * dims
     shape = [int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4)]
-    expected = start + int(np.prod(shape))
-    if len(data) != expected:
+    expected = start + math.prod(shape)
+    if len(data) != expected or expected == start:
         raise DataError(f"{name} holds {len(data)} bytes, expected {expected} for {' x '.join(map(str, shape))}.")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
@@ -43,14 +36,14 @@ def _idx(name: str, data: bytes, dims: int) -> Bytes:
 def idx_set(train: str, test: str, transposed: bool = False) -> Callable[[Files], Arrays]:
     def decode(files: Files) -> Arrays:
         arrays: Arrays = {}
-        for name, data in files:
-            file = PurePosixPath(name).name
+        for file in files:
+            name = PurePosixPath(file.name).name
             for part, start in (("train", train), ("test", test)):
-                if file.startswith(f"{start}-images"):
-                    x = _idx(name, data, 3)
-                    arrays[f"x_{part}"] = np.ascontiguousarray(x.transpose(0, 2, 1) if transposed else x)[:, None]
-                elif file.startswith(f"{start}-labels"):
-                    arrays[f"y_{part}"] = _idx(name, data, 1)
+                if name.startswith(f"{start}-images"):
+                    x = _idx(file, 3)
+                    arrays[f"x_{part}"] = (x.transpose(0, 2, 1) if transposed else x)[:, None]
+                elif name.startswith(f"{start}-labels"):
+                    arrays[f"y_{part}"] = _idx(file, 1)
         return _complete(arrays, f"files named {train}-* and {test}-*")
 
     return decode
@@ -59,14 +52,15 @@ def idx_set(train: str, test: str, transposed: bool = False) -> Callable[[Files]
 def cifar10(files: Files) -> Arrays:
     """Records of 3073 bytes: the label, then the red, green and blue plane, row by row."""
     records: dict[str, Bytes] = {}
-    for name, data in files:
-        file = PurePosixPath(name).name
-        if file.endswith(".bin"):
+    for file in files:
+        name = PurePosixPath(file.name).name
+        if name.endswith(".bin"):
+            data = file.data()
             if not data or len(data) % 3073:
                 raise DataError(
-                    f"{name} holds {len(data)} bytes, expected a multiple of 3073 (10,000 images: 30730000)."
+                    f"{file.name} holds {len(data)} bytes, expected a multiple of 3073 (10,000 images: 30730000)."
                 )
-            records[file] = np.frombuffer(data, np.uint8).reshape(-1, 3073)
+            records[name] = np.frombuffer(data, np.uint8).reshape(-1, 3073)
     train = [records[f"data_batch_{i}.bin"] for i in range(1, 6) if f"data_batch_{i}.bin" in records]
     test = [records["test_batch.bin"]] if "test_batch.bin" in records else []
     if len(train) < 5 or not test:
@@ -80,23 +74,16 @@ def cifar10(files: Files) -> Arrays:
 
 def cinic10(files: Files) -> Arrays:
     """PNGs in {train,test}/<class>/; names that start with 'cifar10-' come from CIFAR-10, all others from ImageNet."""
-    from PIL import Image, UnidentifiedImageError
     from tqdm import tqdm
 
     found: dict[str, list[tuple[str, str, Bytes]]] = {"train": [], "test": []}
-    for name, data in tqdm(files, desc="decoding CINIC-10", unit=" images", leave=False, disable=None):
-        part, kind, file = ("", "", *PurePosixPath(name).parts)[-3:]
-        if part not in found or not file.endswith(".png"):
+    for file in tqdm(files, desc="decoding CINIC-10", unit=" images", leave=False, disable=None):
+        part, kind, name = ("", "", *PurePosixPath(file.name).parts)[-3:]
+        if part not in found or not name.endswith(".png"):
             continue
         if kind not in CINIC_CLASSES:
-            raise DataError(f"{name}: '{kind}' is not a class of CINIC-10; expected {', '.join(CINIC_CLASSES)}.")
-        try:
-            image = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
-            raise DataError(f"{name} is not a readable PNG ({error}).") from error
-        if image.shape != (32, 32, 3):
-            raise DataError(f"{name} is {image.shape[1]} x {image.shape[0]} pixels, expected 32 x 32.")
-        found[part].append((kind, file, image))
+            raise DataError(f"{file.name}: '{kind}' is not a class of CINIC-10; expected {', '.join(CINIC_CLASSES)}.")
+        found[part].append((kind, name, file.pixels((32, 32))))
     arrays: Arrays = {}
     for part, images in found.items():
         if not images:
@@ -104,7 +91,7 @@ def cinic10(files: Files) -> Arrays:
         images.sort(key=lambda item: item[:2])  # the same order from a folder and from the archive
         arrays[f"x_{part}"] = np.stack([image.transpose(2, 0, 1) for _, _, image in images])
         arrays[f"y_{part}"] = np.array([CINIC_CLASSES.index(kind) for kind, _, _ in images], np.uint8)
-        arrays[f"source_{part}"] = np.array([not file.startswith("cifar10-") for _, file, _ in images], np.uint8)
+        arrays[f"source_{part}"] = np.array([not name.startswith("cifar10-") for _, name, _ in images], np.uint8)
     return arrays
 
 

@@ -1,7 +1,6 @@
 """The user's own data: arrays in memory, a folder per client, one file with an owner for every sample, or one pool."""
 
 import itertools
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpac.data.clients import ClientData, Part, Pool, Scenario
+from fedpac.data.clients import ClientData, Pool, Samples, Scenario
 from fedpac.data.datasets import Dataset
+from fedpac.data.untrusted import check_expansion, read_image, read_npz, readable
 from fedpac.errors import DataError
 from fedpac.randomness import numpy_stream
 
 ArrayLike: TypeAlias = "NDArray[Any] | Tensor"
 OWN = "own"  # the name of a data set that is the user's
 MOST_CLASSES = 100_000
+# whole numbers are kept in signed types: uint8 says that a pool holds images, and torch can do little with the others
+SIGNED = {
+    torch.bool: torch.int8, torch.uint8: torch.int16, torch.uint16: torch.int32, torch.uint32: torch.int64,
+    torch.uint64: torch.int64,
+}  # fmt: skip
 IMAGES = (".png", ".jpg", ".jpeg")
 LAYOUT = (
     "Expected one .npz file per client (x_train, y_train, x_test, y_test; or x, y and perhaps split), "
@@ -51,7 +56,9 @@ def from_arrays(
     """A scenario from (x_train, y_train, x_test, y_test) of every client, numpy or torch.
 
     x: uint8 images, (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, which are brought to -1 ... 1; or
-    floats of any shape, taken as they are. y: whole numbers from 0. classes: where left out, the largest label + 1.
+    numbers of any other type and shape, taken as they are. A network gets floats in its own precision, and whole
+    numbers such as tokens as int64 if it takes them, else as floats.
+    y: whole numbers from 0. classes: where left out, the largest label + 1.
 
         scenario = from_arrays([(x0, y0, x0_test, y0_test), (x1, y1, x1_test, y1_test)])
     """
@@ -115,6 +122,8 @@ def from_owners(path: Path | str, seed: int = 0, test_share: float = 0.2, min_sa
     owner = arrays[key]
     if owner.shape != (len(y),):
         raise DataError(f"{path}: {key} has shape {owner.shape}, expected one entry for each of {len(y)} samples.")
+    if owner.dtype.kind not in "biufU":
+        raise DataError(f"{path}: {key} is {owner.dtype}, expected a number or a name for each sample.")
     if owner.dtype.kind == "f" and not np.isfinite(owner).all():
         raise DataError(f"{path}: {key} has values that are infinite or not a number.")
     ids, code = np.unique(owner, return_inverse=True)
@@ -132,6 +141,34 @@ def from_owners(path: Path | str, seed: int = 0, test_share: float = 0.2, min_sa
             own = torch.from_numpy(index)
             shares.append(_split(Holding(name, x[own], y[own]), seed, i, test_share))
     return _assemble(_enough(shares, min_samples, path), None, f"own {path.stem}")
+
+
+def one_client(
+    path: Path, seed: int, client: int, classes: int, shape: tuple[int, ...], test_share: float = 0.2
+) -> ClientData:
+    """What one site of a federation holds: an .npz file, a folder with one, or a folder of images for each class.
+
+    All as one client's entry in `from_folder`. A folder is there for every class, also for those of which there are no
+    images here: the classes are numbered by their names, and must be the same at every site.
+    """
+    path = path.expanduser()
+    with readable(path, "folder"):
+        files = [path] if path.is_file() else sorted(path.glob("*.npz"))
+    if len(files) == 1:
+        held = _from_npz(files[0])
+    elif not files and path.is_dir() and _folders(path):
+        (held,) = _from_images([path])
+        kinds = {kind.name for part in ([path / "train", path / "test"] if isinstance(held, Share) else [path])
+                 for kind in _folders(part)}  # fmt: skip
+        if len(kinds) != classes:
+            raise DataError(f"{path} has folders of {len(kinds)} classes; expected {classes}, empty ones included.")
+    else:
+        raise DataError(f"{path} has {len(files)} .npz files. Expected one, or a folder of images for each class.")
+    share = held if isinstance(held, Share) else _split(held, seed, client, test_share)
+    scenario = _assemble([share], classes, f"own {path.name}")
+    if scenario.shape != shape:
+        raise DataError(f"{path}: samples have shape {scenario.shape}; this federation's have {shape}.")
+    return scenario.clients[0]
 
 
 def pooled(path: Path, seed: int, test_share: float) -> Dataset:
@@ -158,21 +195,13 @@ def pooled(path: Path, seed: int, test_share: float) -> Dataset:
 # ---------------------------------------------------------------- reading
 
 
-def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of the file; nothing in it is executed."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except (OSError, EOFError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is not a readable .npz file of plain arrays ({error}).") from error
-
-
 def _read_folder(path: Path) -> Sequence[Holding]:
     """Every client's samples; those that came split are a Share."""
     if not path.is_dir():
         raise DataError(f"{path} is not a folder. {LAYOUT}")
-    visible = sorted(p for p in path.iterdir() if not p.name.startswith("."))
-    files, folders = [p for p in visible if p.suffix == ".npz"], [p for p in visible if p.is_dir()]
+    with readable(path, "folder"):
+        visible = sorted(p for p in path.iterdir() if not p.name.startswith("."))
+        files, folders = [p for p in visible if p.suffix == ".npz"], [p for p in visible if p.is_dir()]
     if bool(files) == bool(folders):
         raise DataError(f"{path} has {len(files)} .npz files and {len(folders)} sub-folders. {LAYOUT}")
     return [_from_npz(file) for file in files] if files else _from_images(folders)
@@ -181,19 +210,19 @@ def _read_folder(path: Path) -> Sequence[Holding]:
 def _from_npz(path: Path) -> Holding:
     arrays, name = read_npz(path), path.stem
     if {"x_train", "y_train", "x_test", "y_test"} <= set(arrays):
-        train = _pair(arrays["x_train"], arrays["y_train"], f"{path}, train")
-        return _joined(name, train, _pair(arrays["x_test"], arrays["y_test"], f"{path}, test"))
+        halves = [_pair(arrays[f"x_{part}"], arrays[f"y_{part}"], f"{path}, {part}") for part in ("train", "test")]
+        return _joined(name, *halves)
     if not {"x", "y"} <= set(arrays):
         raise DataError(f"{path} has the arrays {', '.join(sorted(arrays))}. {LAYOUT}")
     x, y = _pair(arrays["x"], arrays["y"], str(path))
     if "split" not in arrays:
         return Holding(name, x, y)
     split = arrays["split"]
-    test = split == "test" if split.dtype.kind == "U" else split == 1
-    train_ = split == "train" if split.dtype.kind == "U" else split == 0
-    if split.shape != (len(y),) or not (test | train_).all():
+    kind = split.dtype.kind
+    train, test = ("train", "test") if kind == "U" else (0, 1)
+    if split.shape != (len(y),) or kind not in "Ubiuf" or not ((split == train) | (split == test)).all():
         raise DataError(f"{path}: split must say 'train' or 'test' (or 0 or 1) for each of the {len(y)} samples.")
-    chosen = torch.from_numpy(test)
+    chosen = torch.from_numpy(split == test)
     return _joined(name, (x[~chosen], y[~chosen]), (x[chosen], y[chosen]))
 
 
@@ -215,27 +244,26 @@ def _from_images(folders: list[Path]) -> list[Holding]:
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+    with readable(path, "folder"):
+        return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def _images(part: Path, number: Mapping[str, int]) -> tuple[Tensor, Tensor]:
-    from PIL import Image
-
-    files = [f for kind in _folders(part) for f in sorted(kind.iterdir()) if f.suffix.lower() in IMAGES]
+    with readable(part, "folder"):
+        files = [f for kind in _folders(part) for f in sorted(kind.iterdir()) if f.suffix.lower() in IMAGES]
     if not files:
         raise DataError(f"{part} has no PNG or JPEG images in class folders. {LAYOUT}")
-    images = []
+    images: list[NDArray[np.uint8]] = []
+    packed = unpacked = 0
     for file in files:
-        try:
-            with Image.open(file) as image:
-                images.append(np.atleast_3d(np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))))
-        except (OSError, SyntaxError) as error:
-            raise DataError(f"{file} is not a readable image ({error}).") from error
+        images.append(np.atleast_3d(read_image(file)))
         if images[-1].shape[:2] != images[0].shape[:2]:
             (h, w), (height, width) = images[-1].shape[:2], images[0].shape[:2]
             raise DataError(
                 f"{file} is {w} x {h} pixels, the images before it are {width} x {height}; all must be alike."
             )
+        packed, unpacked = packed + file.stat().st_size, unpacked + images[-1].nbytes
+        check_expansion(part, packed, unpacked)
     channels = max(image.shape[2] for image in images)
     x = np.stack([np.broadcast_to(image, (*image.shape[:2], channels)) for image in images]).transpose(0, 3, 1, 2)
     return torch.from_numpy(np.ascontiguousarray(x)), torch.tensor([number[file.parent.name] for file in files])
@@ -256,24 +284,33 @@ def _pair(x: ArrayLike, y: ArrayLike, who: str) -> tuple[Tensor, Tensor]:
         raise DataError(f"{who}: y is {y.dtype} of shape {tuple(y.shape)}, expected one whole number per sample.")
     if x.dim() < 2 or len(x) != len(y):
         raise DataError(f"{who}: x has shape {tuple(x.shape)}, expected {len(y)} samples first, as there are labels.")
-    if not len(y):
-        raise DataError(f"{who}: there are no samples.")
+    if not len(y) or not x[0].numel():
+        raise DataError(f"{who}: there are no samples." if not len(y) else f"{who}: the samples of x are empty.")
     y = y.long()
     if y.min() < 0:
         raise DataError(f"{who}: y has the label {int(y.min())}, the smallest allowed is 0.")
     if y.max() >= MOST_CLASSES:
         raise DataError(f"{who}: y has the label {int(y.max())}; expected classes numbered 0, 1, 2, ... without gaps.")
+    return _samples(x, who), y
+
+
+def _samples(x: Tensor, who: str) -> Tensor:
+    """x in one of the three forms that a pool holds: uint8 images, whole numbers, floats."""
     if x.dtype == torch.uint8 and x.dim() == 3:
-        x = x.unsqueeze(1)
-    elif x.dtype == torch.uint8 and x.dim() == 4:
+        return x.unsqueeze(1)
+    if x.dtype == torch.uint8 and x.dim() == 4:
         x = x if x.shape[1] in (1, 3) else x.permute(0, 3, 1, 2)
         if x.shape[1] not in (1, 3):
             raise DataError(f"{who}: images must have 1 or 3 channels, first or last; x has shape {tuple(x.shape)}.")
-    else:
-        x = x.float()
-        if not x.isfinite().all():
+        return x
+    if x.is_floating_point():
+        if not x.float().isfinite().all():  # the precision that most networks have
             raise DataError(f"{who}: x has values that are infinite or not a number.")
-    return x, y
+        return x
+    whole = x.to(SIGNED.get(x.dtype, x.dtype))
+    if x.dtype == torch.uint64 and (whole < 0).any():
+        raise DataError(f"{who}: x has whole numbers beyond 2^63.")
+    return whole
 
 
 def _joined(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Share:
@@ -305,7 +342,8 @@ def _check_alike(holdings: Sequence[Holding]) -> None:
 
 
 def _same_form(a: Tensor, b: Tensor, who: str) -> None:
-    if a.dtype != b.dtype or a.shape[1:] != b.shape[1:]:
+    """Numbers of different types may meet in a pool, but not numbers and images."""
+    if (a.dtype == torch.uint8) != (b.dtype == torch.uint8) or a.shape[1:] != b.shape[1:]:
         raise DataError(
             f"{who}: samples are {b.dtype} of shape {tuple(b.shape[1:])}, "
             f"those before are {a.dtype} of shape {tuple(a.shape[1:])}; all must be alike."
@@ -324,7 +362,7 @@ def _assemble(shares: list[Share], classes: int | None, name: str) -> Scenario:
     clients, start = [], 0
     for share in shares:
         middle, end = start + share.train, start + len(share.y)
-        parts = Part(pool, torch.arange(start, middle)), Part(pool, torch.arange(middle, end))
+        parts = Samples(pool, torch.arange(start, middle)), Samples(pool, torch.arange(middle, end))
         clients.append(ClientData(*parts, name=share.name))
         start = end
     return Scenario(clients, classes or int(pool.y.max()) + 1, tuple(pool.x.shape[1:]), name)

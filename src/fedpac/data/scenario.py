@@ -2,29 +2,30 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedpac.data import datasets
-from fedpac.data.clients import ClientData, Part, Pool, Scenario
-from fedpac.data.config import GROUPED, PRESETS, DataConfig, group_count
-from fedpac.data.datasets import Dataset, Usual
+from fedpac.data.clients import ClientData, Pool, Samples, Scenario
+from fedpac.data.config import DataConfig
+from fedpac.data.datasets import Dataset
 from fedpac.data.own import OWN, from_folder, from_owners, pooled
-from fedpac.data.partition import Ints, apportion, deal, dirichlet_counts, group_shares, pathological_shares
+from fedpac.data.partition import Ints, deal
+from fedpac.data.published import Usual
+from fedpac.data.scenarios import known
 from fedpac.data.shift import relabelling
+from fedpac.data.table_sites import from_tables
 from fedpac.errors import ConfigError
 from fedpac.randomness import numpy_stream
-
-T = TypeVar("T")
 
 
 def build(config: DataConfig, seed: int, data_dir: Path | None = None) -> Scenario:
     """Every client's data. The same config and seed give the same data, on every machine."""
     config = config.resolved()
-    if PRESETS[config.scenario].partition == "natural":
+    if not config.rule.dealt:
         scenario = _natural(config, seed)
     elif config.dataset == OWN:
         data, config = _own(config, seed)
@@ -39,23 +40,17 @@ def build(config: DataConfig, seed: int, data_dir: Path | None = None) -> Scenar
 # --- from resolved configs ----------------------------------------------------------------------------------------
 
 
-def _known(value: T | None) -> T:
-    """A key that the scenario heeds: resolved() has written it out."""
-    assert value is not None
-    return value
-
-
 def _natural(config: DataConfig, seed: int) -> Scenario:
-    path = _known(config.path)
-    read = from_owners if path.suffix == ".npz" else from_folder
-    scenario = read(path, seed, _known(config.test_share), _known(config.min_samples))
+    path = known(config.path)
+    read = {".npz": from_owners, ".toml": from_tables}.get(path.suffix, from_folder)
+    scenario = read(path, seed, known(config.test_share), known(config.min_samples))
     return replace(scenario, clients=[replace(c, augment=bool(config.augment)) for c in scenario.clients])
 
 
 def _own(config: DataConfig, seed: int) -> tuple[Dataset, DataConfig]:
     """The user's samples in a pool, and the config with all that had to wait for them."""
-    data = pooled(_known(config.path), seed, _known(config.test_share))
-    samples, test_samples = (max(1, len(pool.y) // _known(config.clients)) for pool in (data.train, data.test))
+    data = pooled(known(config.path), seed, known(config.test_share))
+    samples, test_samples = (max(1, len(pool.y) // known(config.clients)) for pool in (data.train, data.test))
     usual = Usual(classes=data.classes, samples=samples, test_samples=test_samples)
     try:
         config.check_against(usual)
@@ -65,11 +60,12 @@ def _own(config: DataConfig, seed: int) -> tuple[Dataset, DataConfig]:
 
 
 def _dealt(config: DataConfig, data: Dataset, seed: int) -> Scenario:
-    train_counts, test_counts = _counts(config, seed, data.classes, data.train.y.numpy())
+    available = np.bincount(data.train.y.numpy(), minlength=data.classes)
+    train_counts, test_counts = config.rule.counts(config, available, numpy_stream(seed, "partition"))
     sources = data.source if config.shift == "source" and data.source is not None else (None, None)
     train = _deal(data.train, train_counts, numpy_stream(seed, "deal train"), "training samples", sources[0])
     test = _deal(data.test, test_counts, numpy_stream(seed, "deal test"), "test samples", sources[1])
-    groups = group_count(config) if PRESETS[config.scenario].partition in GROUPED else None
+    groups = config.rule.groups(config, None) if config.rule.grouped else None
     clients = [
         ClientData(own_train, own_test, bool(config.augment), i % groups if groups else None, f"client {i}")
         for i, (own_train, own_test) in enumerate(zip(train, test, strict=True))
@@ -78,7 +74,7 @@ def _dealt(config: DataConfig, data: Dataset, seed: int) -> Scenario:
     return Scenario(clients, data.classes, shape, f"{config.dataset} {config.scenario}", data.note)
 
 
-def _deal(pool: Pool, counts: Ints, stream: np.random.Generator, what: str, source: Tensor | None) -> list[Part]:
+def _deal(pool: Pool, counts: Ints, stream: np.random.Generator, what: str, source: Tensor | None) -> list[Samples]:
     """Every client's part; where there are sources, the first half of the clients draws from 0, the second from 1."""
     y = pool.y.numpy()
     if source is None:
@@ -88,37 +84,13 @@ def _deal(pool: Pool, counts: Ints, stream: np.random.Generator, what: str, sour
         dealt = deal(y, counts[:half], stream, what, np.flatnonzero(source == 0))
         if half < len(counts):
             dealt += deal(y, counts[half:], stream, what, np.flatnonzero(source == 1), first=half)
-    return [Part(pool, torch.from_numpy(index)) for index in dealt]
-
-
-def _counts(config: DataConfig, seed: int, classes: int, y: Ints) -> tuple[Ints, Ints]:
-    """Training and test samples of each class (columns) for each client (rows)."""
-    partition, clients = PRESETS[config.scenario].partition, _known(config.clients)
-    stream = numpy_stream(seed, "partition")
-    frequency = np.bincount(y, minlength=classes)
-    if partition == "dirichlet":
-        totals = frequency
-        if config.samples:
-            totals = apportion(frequency[None] / len(y), np.array([clients * config.samples]), stream)[0]
-        train = dirichlet_counts(totals, clients, _known(config.beta), _known(config.min_samples), stream)
-        shares = train / train.sum(axis=1, keepdims=True)
-    else:
-        sizes = stream.choice(config.sizes, size=clients) if config.sizes else np.full(clients, config.samples)
-        if partition == "pathological":
-            per_group, clustered = _known(config.classes_per_group), config.allocation == "clustered"
-            shares = pathological_shares(clients, classes, per_group, clustered, stream)
-        elif partition == "iid":
-            shares = np.tile(frequency / len(y), (clients, 1))
-        else:
-            shares = group_shares(clients, classes, _known(config.dominant), _known(config.s))
-        train = apportion(shares, sizes, stream)
-    return train, apportion(shares, np.full(clients, config.test_samples), stream)
+    return [Samples(pool, torch.from_numpy(index)) for index in dealt]
 
 
 def _shifted(scenario: Scenario, config: DataConfig, seed: int) -> Scenario:
     if config.shift not in ("labels", "rotation"):
         return scenario
-    groups = _known(config.groups)
+    groups = known(config.groups)
     relabel = [relabelling(seed, g, scenario.classes) if config.shift == "labels" else None for g in range(groups)]
     angles = config.angles or (0.0,) * groups
     clients = []

@@ -1,28 +1,46 @@
 """How the clients' work is run: the only thing that differs between a laptop, a cluster and real sites."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import TypeAlias
 
-from fedpac.data.clients import ClientData
 from fedpac.engines.auto import AutoEngine
-from fedpac.engines.base import Engine
+from fedpac.engines.base import Engine, Simulation
 from fedpac.engines.process import ProcessEngine
 from fedpac.engines.serial import SerialEngine
+from fedpac.engines.site import DataSource
 from fedpac.errors import ConfigError, unknown
 from fedpac.methods.base import Method
 from fedpac.task import Task
 
-ENGINES = ("auto", "process", "serial")
+# called with task, method, source, the number of workers and the deadline of a job in seconds
+Factory: TypeAlias = Callable[[Task, Method, DataSource, int | None, float | None], Engine]
 
-__all__ = ["ENGINES", "AutoEngine", "Engine", "ProcessEngine", "SerialEngine", "make_engine"]
+
+def _serial(task: Task, method: Method, source: DataSource, workers: int | None, deadline: float | None) -> Engine:
+    if deadline is not None:
+        raise ConfigError("engine 'serial' cannot end a client that is late: with a deadline, use 'auto' or 'process'")
+    return SerialEngine(task, method, source)
+
+
+ENGINES: dict[str, Factory] = {
+    "auto": AutoEngine,
+    "process": ProcessEngine,
+    "serial": _serial,
+}
+
+__all__ = ["ENGINES", "AutoEngine", "Engine", "ProcessEngine", "SerialEngine", "Simulation", "make_engine"]
 
 
 def make_engine(
-    name: str, task: Task, method: Method, data: Sequence[ClientData], workers: int | None = None
+    name: str,
+    task: Task,
+    method: Method,
+    source: DataSource,
+    workers: int | None = None,
+    deadline: float | None = None,
 ) -> Engine:
-    if name == "serial":
-        return SerialEngine(task, method, data)
-    if name == "auto":
-        return AutoEngine(task, method, data, workers)
-    if name == "process":
-        return ProcessEngine(task, method, data, workers)
-    raise ConfigError(unknown("engine", name, ENGINES))
+    if name == "flower":
+        raise ConfigError("engine 'flower' runs in processes of its own: start it with 'fedpac run --engine flower'")
+    if name not in ENGINES:
+        raise ConfigError(unknown("engine", name, ENGINES))
+    return ENGINES[name](task, method, source, workers, deadline)

@@ -1,33 +1,45 @@
-"""An engine runs jobs at clients and keeps what the clients must remember between them."""
+"""An engine runs jobs at sites: the only thing that differs between a laptop, a cluster and real hospitals."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from fedpac.engines.site import Job, Kind, Outcome
-from fedpac.message import Message
-from fedpac.task import State
+from fedpac.engines.site import DataSource, Failure, Job, Outcome
+from fedpac.engines.store import MemoryStore
+from fedpac.methods.base import Method
+from fedpac.task import State, Task
 
 
 class Engine(ABC):
-    """`states` holds every client's persistent state by client id; a client that has none is not in it."""
+    """Reaches the clients' sites. A client that fails is an outcome with an error, never an exception."""
 
-    def __init__(self) -> None:
-        self.states: dict[int, State] = {}
+    def __init__(self, task: Task, method: Method) -> None:
+        self.task = task
+        self.method = method
 
-    def map(self, kind: Kind, round: int, downs: Iterable[tuple[int, Message]]) -> dict[int, Outcome]:
-        """Run one job for each (client, message); the outcomes come in client order, whoever finished first."""
-        jobs = (Job(kind, client, round, down, self.states.get(client, {})) for client, down in downs)
-        outcomes = sorted(self.run(jobs), key=lambda outcome: outcome.client)
-        for outcome in outcomes:
-            if outcome.up is not None and outcome.state:
-                self.states[outcome.client] = outcome.state
-        return {outcome.client: outcome for outcome in outcomes}
+    def available(self) -> Sequence[int]:
+        """The clients that can be asked now, in ascending order."""
+        return range(self.task.clients)
+
+    def map(self, jobs: Sequence[Job]) -> dict[int, Outcome]:
+        """Run the jobs, at most one for a client: one outcome for each, in client order, whoever finished first."""
+        outcomes = {outcome.client: outcome for outcome in self.run(jobs)}
+        return {client: outcomes.get(client, _nothing_of(client)) for client in sorted(job.client for job in jobs)}
 
     @abstractmethod
-    def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
-        """Run the jobs in any order."""
+    def run(self, jobs: Sequence[Job]) -> Iterable[Outcome]:
+        """Run the jobs in any order: one outcome for each."""
+
+    def snapshot(self) -> Mapping[int, State]:
+        """All clients' states, for a checkpoint; none where they are kept at real sites."""
+        return {}
+
+    def restore(self, states: Mapping[int, State]) -> None:  # noqa: B027
+        """Go on from a snapshot."""
+
+    def forget(self, round: int) -> None:  # noqa: B027
+        """This round does not count. Sites that cannot be told find out when they are asked for it again."""
 
     def close(self) -> None:  # noqa: B027  (an engine in this process has nothing to do)
         """Let go of processes and connections."""
@@ -37,3 +49,25 @@ class Engine(ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+class Simulation(Engine):
+    """An engine whose clients are all on this machine: it holds their states, and may move them between workers."""
+
+    def __init__(self, task: Task, method: Method, source: DataSource, store: MemoryStore | None = None) -> None:
+        super().__init__(task, method)
+        self.source = source
+        self.store = MemoryStore() if store is None else store
+
+    def snapshot(self) -> Mapping[int, State]:
+        return self.store.states
+
+    def restore(self, states: Mapping[int, State]) -> None:
+        self.store.restore(states)
+
+    def forget(self, round: int) -> None:
+        self.store.forget(round)
+
+
+def _nothing_of(client: int) -> Outcome:
+    return Outcome(client, error=Failure(client, "lost", f"client {client}: nothing was heard of it"))

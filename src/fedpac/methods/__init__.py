@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from fedpac.errors import ConfigError, unknown
 from fedpac.methods.base import Method
-from fedpac.strict import checked
+from fedpac.strict import checked, shown
 
-__all__ = ["Method", "find_method", "make_method", "methods"]
+__all__ = ["Method", "checked_class", "configured", "find_method", "is_own", "list_methods", "make_method"]
 
 
 @cache
-def methods() -> dict[str, type[Method]]:
+def list_methods() -> dict[str, type[Method]]:
     """All methods of this folder by name."""
     found: dict[str, type[Method]] = {}
     for module in pkgutil.iter_modules(__path__):
@@ -27,37 +27,47 @@ def methods() -> dict[str, type[Method]]:
     return dict(sorted(found.items()))
 
 
+def is_own(name: object) -> bool:
+    """Whether the name is 'package.module:Class': somebody's own code, which runs when it is imported."""
+    return isinstance(name, str) and ":" in name
+
+
 def find_method(name: str) -> type[Method]:
     """The method of that name, or a class of the user's own given as 'package.module:Class'."""
     if not isinstance(name, str):
-        raise ConfigError(f"method.name = {name!r}: expected the name of a method")
-    if ":" in name:
+        raise ConfigError(f"method.name = {shown(name)}: expected the name of a method")
+    if is_own(name):
         module, _, attribute = name.partition(":")
         if (here := str(Path.cwd())) not in sys.path:  # an installed command does not look for modules beside the user
             sys.path.append(here)
         try:
             item = getattr(importlib.import_module(module), attribute)
-        except Exception as error:  # whatever the user's module does when it is imported
+        except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
             what = f"{type(error).__name__}: {error}"
             raise ConfigError(f"method '{name}': {what}; expected an importable 'package.module:Class'") from None
-        return _checked(name, item)
-    if name not in methods():
-        raise ConfigError(unknown("method", name, methods()))
-    return methods()[name]
+        return checked_class(name, item)
+    if name not in list_methods():
+        raise ConfigError(unknown("method", name, list_methods()))
+    return list_methods()[name]
 
 
-def _checked(name: str, item: Any) -> type[Method]:
+def checked_class(name: str, item: Any) -> type[Method]:
+    """The item, if it is a class with all that a method has."""
     if not (isinstance(item, type) and issubclass(item, Method)):
         raise ConfigError(f"method '{name}' is not a subclass of fedpac.Method")
     lacking = sorted(item.__abstractmethods__) + [key for key in ("name", "title") if not hasattr(item, key)]
     if lacking:
-        raise ConfigError(f"method '{name}' lacks {', '.join(lacking)}; CONTRIBUTING.md says what a method has")
+        raise ConfigError(f"method '{name}' lacks {', '.join(lacking)}; docs/own-method.md says what a method has")
     return item
 
 
 def make_method(name: str, settings: dict[str, Any] | None = None) -> Method:
     """The named method with these settings; a wrong key or value names itself and what is allowed."""
-    cls = find_method(name)
+    return configured(find_method(name), settings)
+
+
+def configured(cls: type[Method], settings: dict[str, Any] | None = None) -> Method:
+    """A method of that class with these settings."""
     try:
         return checked(cls, settings or {})
     except ValidationError as error:
@@ -68,4 +78,4 @@ def _explain(cls: type[Method], problem: Any) -> str:
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"method {cls.name}: " + unknown("setting", key, cls.model_fields)
-    return f"method {cls.name}: {key} = {problem['input']!r}: {problem['msg'].lower()}"
+    return f"method {cls.name}: {key} = {shown(problem['input'])}: {problem['msg'].lower()}"

@@ -38,7 +38,9 @@ class APFL(FedAvg):
     adaptive: Annotated[bool, Field(description="learn alpha for each client, starting from the given one")] = False
 
     def local(self, client: Client, down: Message) -> Message:
-        alpha = torch.tensor(self.share(client), device=client.device, requires_grad=self.adaptive)
+        alpha = torch.tensor(
+            self.share(client), dtype=client.task.dtype, device=client.device, requires_grad=self.adaptive
+        )
         pair = nn.ModuleDict({"w": client.own_model(down.weights("w")), "v": client.own_model(client.weights("v"))})
 
         def learn_share(_: nn.Module) -> None:

@@ -1,16 +1,37 @@
 """What a method is: frozen hyper-parameters and a few short functions. It stores nothing on itself."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
+import torch
 from pydantic import BaseModel, ConfigDict
 from torch import nn
 
 from fedpac.client import Client
+from fedpac.errors import ConfigError
 from fedpac.message import Message
+from fedpac.replies import Description, TensorLike, class_counts, class_means
 from fedpac.server import Server
 
 Which: TypeAlias = Literal["received", "personal"]
+T = TypeVar("T")
+
+
+def centroids_like(server: Server, name: str) -> dict[str, TensorLike]:
+    """What a client's class means look like in its reply; the server keeps everybody's under this name."""
+    task = server.task
+    dtype = next((t.dtype for t in task.initial.values() if t.is_floating_point()), torch.float32)
+    known = server.weights(name)["means"] if name in server.state else None
+    means = class_means(task.classes, task.features, dtype, known)
+    return {"counts": class_counts(task.classes, of="n"), "means": means}
+
+
+def returned(method: "Method", function: str, value: Any, kind: type[T], expected: str) -> T:
+    """The value, if it is what the method's function should give; else an error that names both."""
+    if not isinstance(value, kind):
+        given = "nothing" if value is None else f"a {type(value).__name__}"
+        raise ConfigError(f"method {method.name}: {function}() returned {given}; expected {expected}")
+    return value
 
 
 class Method(BaseModel, ABC):
@@ -29,6 +50,12 @@ class Method(BaseModel, ABC):
     family: ClassVar[str] = "of your own"
     reported: ClassVar[Which] = "received"  # which of the two accuracies the method's paper speaks of
     revision: ClassVar[int] = 1  # raised when equal settings give other numbers, so that no older checkpoint goes on
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ConfigError(
+            f"method {self.name}: '{name}' is set on the method, which is frozen and shared by all clients; what must "
+            "be remembered goes into client.state or server.state"
+        )
 
     @abstractmethod
     def setup(self, server: Server) -> None:
@@ -53,6 +80,21 @@ class Method(BaseModel, ABC):
     @abstractmethod
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         """The model a client predicts with after local(client, down), which answered `up`."""
+
+    def replies(self, server: Server, client: int, down: Message) -> Description | None:
+        """What this client's answer to `down` must look like, for the server to check it before it merges.
+
+        Where a method does not say, only numbers that are infinite or not a number are refused.
+        """
+        return None
+
+    def sums(self) -> tuple[str, ...]:
+        """The parts of a reply of which the server needs weighted sums only, and so need not be able to read."""
+        return ()
+
+    def condense(self, replies: dict[int, Message]) -> dict[int, Message]:
+        """The same replies, or fewer that stand for them: thousands need not be in memory until all have come."""
+        return replies
 
     def waves(self, chosen: list[int]) -> list[list[int]]:
         """Who trains at the same time. A wave begins when the server has merged the answers of the one before."""

@@ -41,7 +41,8 @@ class FedRoD(FedAvg):
         if self.variant == "hyper":
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(server.stream("hyper-network").initial_seed())
-                net = HyperHead(head_of(server.task.model), torch.zeros(server.task.classes), self.hidden)
+                nobody = torch.zeros(server.task.classes, dtype=server.task.dtype)
+                net = HyperHead(head_of(server.task.model), nobody, self.hidden)
             server.state["w"] = {**server.weights("w"), **as_personal(weights_of(net))}
 
     def local(self, client: Client, down: Message) -> Message:
@@ -52,7 +53,8 @@ class FedRoD(FedAvg):
 
     def loss(self, client: Client) -> Loss:
         # log n_i up to a constant, which softmax ignores: exactly zero where all classes are equally frequent
-        prior = self.gamma * (client.class_counts / client.class_counts.max()).clamp(min=1e-12).log()
+        counts = client.class_counts.to(client.task.dtype)
+        prior = self.gamma * (counts / counts.max()).clamp(min=1e-12).log()
 
         def two_losses(model: nn.Module, batch: Batch) -> Tensor:
             assert isinstance(model, TwoHeads)
@@ -75,7 +77,8 @@ class FedRoD(FedAvg):
         body, head = cast(nn.Module, client.model.body), head_of(client.model)
         if self.variant == "linear":
             return TwoHeads(body, head, copy.deepcopy(head))
-        return TwoHeads(body, head, HyperHead(head, client.class_counts / client.n, self.hidden).to(client.device))
+        frequencies = client.class_counts.to(client.task.dtype) / client.n
+        return TwoHeads(body, head, HyperHead(head, frequencies, self.hidden).to(client.device))
 
     def received(self, client: Client, down: Message) -> nn.Module:
         if self.variant == "linear" and "own" not in client.state:
@@ -106,9 +109,10 @@ class HyperHead(nn.Module):
     def __init__(self, head: nn.Module, frequencies: Tensor, hidden: int) -> None:
         super().__init__()
         self.like = [head]  # in a list, so that its weights are not taken for this module's own
-        self.register_buffer("frequencies", frequencies.float(), persistent=False)
+        self.register_buffer("frequencies", frequencies, persistent=False)
         self.sizes = [p.numel() for p in head.parameters()]
-        self.net = nn.Sequential(nn.Linear(len(frequencies), hidden), nn.ReLU(), nn.Linear(hidden, sum(self.sizes)))
+        net = nn.Sequential(nn.Linear(len(frequencies), hidden), nn.ReLU(), nn.Linear(hidden, sum(self.sizes)))
+        self.net = net.to(frequencies.dtype)
 
     def forward(self, z: Tensor) -> Tensor:
         head = self.like[0]

@@ -6,10 +6,12 @@ from torch import nn
 
 from fedpac.client import Client
 from fedpac.message import Message, Weights
-from fedpac.methods.base import Method
+from fedpac.methods.base import Method, returned
 from fedpac.models import Section, section, without
-from fedpac.server import Server, average_of
+from fedpac.replies import SAMPLES, Description, like
+from fedpac.server import Server
 from fedpac.training import train
+from fedpac.weights import average_of
 
 
 class FedAvg(Method):
@@ -31,7 +33,7 @@ class FedAvg(Method):
         return Message(w=server.weights("w"))
 
     def local(self, client: Client, down: Message) -> Message:
-        w = self.fit(client, self.assemble(client, down), down)
+        w = returned(self, "fit", self.fit(client, self.assemble(client, down), down), dict, "the trained weights")
         if self.shared != "all":
             client.state["own"] = without(w, self.shared)
         return Message(w=section(w, self.shared), n=client.n)
@@ -42,6 +44,19 @@ class FedAvg(Method):
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         server.state["w"] = average_of(replies, "w")
+
+    def replies(self, server: Server, client: int, down: Message) -> Description:
+        return {"w": like(server.weights("w"), server.task.buffers), "n": SAMPLES}
+
+    def sums(self) -> tuple[str, ...]:
+        return ("w",)
+
+    def condense(self, replies: dict[int, Message]) -> dict[int, Message]:
+        """An average of averages, where there is nothing to a merge but the average."""
+        if type(self).merge is not FedAvg.merge or len(replies) < 2:
+            return replies
+        n = sum(up.number("n") for up in replies.values())
+        return {min(replies): Message(w=average_of(replies, "w"), n=n)}
 
     def assemble(self, client: Client, down: Message) -> Weights:
         """The whole model of a client: the shared part as received, its own part as it left it."""

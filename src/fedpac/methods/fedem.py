@@ -12,8 +12,10 @@ from fedpac.message import Message, Weights
 from fedpac.methods.base import Method
 from fedpac.models import reinitialised
 from fedpac.randomness import stream_seed
-from fedpac.server import Server, average_of
+from fedpac.replies import SAMPLES, Description, like
+from fedpac.server import Server
 from fedpac.training import logits, train, weighted_cross_entropy
+from fedpac.weights import average_of
 
 
 class FedEM(Method):
@@ -62,12 +64,19 @@ class FedEM(Method):
 
     def m_step(self, client: Client, down: Message, q: Tensor, epochs: int | None = None) -> list[Weights]:
         return [
-            train(client, w, loss=weighted_cross_entropy(q[:, m].float()), epochs=epochs)
+            train(client, w, loss=weighted_cross_entropy(q[:, m].to(client.task.dtype)), epochs=epochs)
             for m, w in enumerate(self.parts(down))
         ]
 
     def parts(self, message: Message) -> list[Weights]:
         return [message.weights(f"w{m}") for m in range(self.components)]
+
+    def replies(self, server: Server, client: int, down: Message) -> Description:
+        parts = [f"w{m}" for m in range(self.components)]
+        return {**{w: like(server.weights(w), server.task.buffers) for w in parts}, "n": SAMPLES}
+
+    def sums(self) -> tuple[str, ...]:
+        return tuple(f"w{m}" for m in range(self.components))
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         for m in range(self.components):
@@ -100,4 +109,4 @@ class Mixture(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         assert isinstance(self.log_pi, Tensor)
         each = [F.log_softmax(h(x), dim=1) for h in self.components]
-        return torch.stack(each, dim=2).add(self.log_pi.to(x.dtype)).logsumexp(dim=2)
+        return torch.stack(each, dim=2).add(self.log_pi.to(each[0].dtype)).logsumexp(dim=2)

@@ -7,10 +7,15 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedpac.client import Client
+from fedpac.errors import ConfigError
 from fedpac.message import Message, Weights
 from fedpac.methods.base import Method, Which
-from fedpac.server import Server, average
+from fedpac.replies import Description, TensorLike, like
+from fedpac.server import Server
 from fedpac.training import evaluate, flatten, shuffled_batches, train
+from fedpac.weights import average
+
+MOST_CLIENTS = 40_000
 
 
 class FedFomo(Method):
@@ -38,6 +43,11 @@ class FedFomo(Method):
     epsilon_decay: Annotated[float, Field(ge=0, le=1, description="by how much epsilon falls each round")] = 0.05
 
     def setup(self, server: Server) -> None:
+        if server.task.clients > MOST_CLIENTS:
+            raise ConfigError(
+                f"method fedfomo: it keeps an affinity for every pair of clients, and {server.task.clients:,} clients "
+                f"would take {4 * server.task.clients**2 / 1e9:,.0f} GB; it is for up to {MOST_CLIENTS:,}"
+            )
         server.state["affinity"] = torch.eye(server.task.clients)
 
     def send(self, server: Server, client: int) -> Message:
@@ -102,6 +112,15 @@ class FedFomo(Method):
     def ids(self, client: Client, down: Message) -> Tensor:
         peers = down.tensor("peers")
         return torch.cat([peers.new_tensor([client.id]), peers])
+
+    def replies(self, server: Server, client: int, down: Message) -> Description:
+        ids = torch.cat([torch.tensor([client]), down.tensor("peers")])
+        return {
+            "theta": like(server.task.initial, server.task.buffers),
+            "ids": TensorLike(torch.int64, (len(ids),), equal=ids),
+            "gains": TensorLike(torch.float64, (len(ids),)),
+            "shares": TensorLike(torch.float64, (len(ids),), 0, 1),
+        }
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         affinity = server.tensor("affinity").clone()

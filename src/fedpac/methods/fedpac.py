@@ -11,10 +11,13 @@ from fedpac.collaboration.centroids import Centroids, alignment_targets, global_
 from fedpac.collaboration.statistics import FeatureStatistics, feature_statistics
 from fedpac.collaboration.weights import Covariance, combination_weights
 from fedpac.message import Message, Weights
+from fedpac.methods.base import centroids_like
 from fedpac.methods.fedrep import FedRep
 from fedpac.models import section
+from fedpac.replies import HUGE, Description, TensorLike, class_counts, class_means, like
 from fedpac.server import Server
 from fedpac.training import Loss, aligned_cross_entropy, cross_entropy
+from fedpac.weights import weighted_sum
 
 
 class FedPAC(FedRep):
@@ -76,6 +79,24 @@ class FedPAC(FedRep):
         own = local_centroids(z, client.train_set[1], client.classes)  # for a class nobody has sent yet
         return aligned_cross_entropy(self.lam, alignment_targets(shared, own))
 
+    def replies(self, server: Server, client: int, down: Message) -> Description:
+        task, d = server.task, server.task.features
+        whole = self.covariance != "identity"
+        scatter = TensorLike(torch.float64, (d, d) if whole else (), -HUGE if whole else 0.0, HUGE, moment=whole)
+        statistics = {
+            "counts": class_counts(task.classes, of="n"),
+            "means": class_means(task.classes, d, torch.float64),
+            "scatter": scatter,
+        }
+        own = {
+            "head": like(section(task.initial, "head"), task.buffers),
+            "centroids": centroids_like(server, "centroids"),
+        }
+        return {**super().replies(server, client, down), **own, "statistics": statistics}
+
+    def sums(self) -> tuple[str, ...]:
+        return ("w", "head")
+
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         super().merge(server, replies)
         centroids = global_centroids([Centroids.from_tensors(up.weights("centroids")) for up in replies.values()])
@@ -83,12 +104,13 @@ class FedPAC(FedRep):
             centroids = renewed(Centroids.from_tensors(server.weights("centroids")), centroids)
         server.state["centroids"] = centroids.to_tensors()
 
-        heads = {i: up.weights("head") for i, up in replies.items()}
-        alpha = self.weights(replies)
-        server.state["chosen"] = torch.tensor(list(replies))
-        server.state["alpha"] = alpha
-        for row, i in enumerate(replies):
-            server.state[f"head.{i}"] = combine(alpha[row], list(heads.values()))
+        ids, heads = list(replies), [up.weights("head") for up in replies.values()]
+        rows: list[tuple[int, int, float]] = []
+        for i, alpha in zip(ids, self.weights(replies), strict=True):
+            used = {j: float(alpha[j]) for j in alpha.nonzero().flatten().tolist()}
+            server.state[f"head.{i}"] = weighted_sum([heads[j] for j in used], list(used.values()))  # eq. (g_agg)
+            rows += [(i, ids[j], weight) for j, weight in used.items()]
+        server.state["alpha"] = torch.tensor(rows, dtype=torch.float64)
 
     def weights(self, replies: dict[int, Message]) -> Tensor:
         if not self.collaboration:
@@ -101,14 +123,4 @@ class FedPAC(FedRep):
     def peer_weights(self, server: Server) -> list[tuple[int, int, float]]:
         if "alpha" not in server.state:
             return []
-        alpha, ids = server.tensor("alpha"), server.tensor("chosen").tolist()
-        return [(ids[i], ids[j], float(alpha[i, j])) for i, j in alpha.nonzero().tolist()]
-
-
-def combine(alpha: Tensor, heads: list[Weights]) -> Weights:
-    """sum_j alpha_j phi_j, eq. (g_agg)."""
-    combined: Weights = {}
-    for name, first in heads[0].items():
-        stacked = torch.stack([head[name].double() for head in heads])
-        combined[name] = torch.tensordot(alpha, stacked, dims=1).to(first.dtype)
-    return combined
+        return [(int(i), int(j), weight) for i, j, weight in server.tensor("alpha").tolist()]

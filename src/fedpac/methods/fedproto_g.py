@@ -5,7 +5,9 @@ from typing import ClassVar
 from fedpac.client import Client
 from fedpac.collaboration.centroids import Centroids, global_centroids, renewed
 from fedpac.message import Message, Weights
+from fedpac.methods.base import centroids_like
 from fedpac.methods.fedproto_l import FedProtoL, prototypes
+from fedpac.replies import Description
 from fedpac.server import Server
 from fedpac.training import train
 
@@ -31,6 +33,12 @@ class FedProtoG(FedProtoL):
 
     def fit(self, client: Client, w: Weights, down: Message) -> Weights:
         return train(client, w, loss=self.loss(down.weights("prototypes") if "prototypes" in down else None))
+
+    def replies(self, server: Server, client: int, down: Message) -> Description:
+        return {**super().replies(server, client, down), "prototypes": centroids_like(server, "prototypes")}
+
+    def sums(self) -> tuple[str, ...]:
+        return ()
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         centroids = global_centroids([Centroids.from_tensors(up.weights("prototypes")) for up in replies.values()])

@@ -10,8 +10,10 @@ from fedpac.message import Message
 from fedpac.methods.base import Method
 from fedpac.models import reinitialised
 from fedpac.randomness import stream_seed
-from fedpac.server import Server, average_of
+from fedpac.replies import HUGE, SAMPLES, Description, NumberLike, like
+from fedpac.server import Server
 from fedpac.training import evaluate, train
+from fedpac.weights import average_of
 
 
 class HypCluster(Method):
@@ -50,6 +52,17 @@ class HypCluster(Method):
         losses = [evaluate(client.with_weights(down.weights(f"w{c}")), *client.train_set)[1] for c in range(len(down))]
         z = losses.index(min(losses))
         return z, losses[z]
+
+    def replies(self, server: Server, client: int, down: Message) -> Description:
+        return {
+            "w": like(server.weights("w0"), server.task.buffers),
+            "z": NumberLike(0, len(down) - 1, whole=True),
+            "loss": NumberLike(0, HUGE),
+            "n": SAMPLES,
+        }
+
+    def sums(self) -> tuple[str, ...]:
+        return ("w",)
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         cluster = {i: int(up.number("z")) for i, up in replies.items()}

@@ -7,8 +7,10 @@ from pydantic import Field
 
 from fedpac.client import Client
 from fedpac.message import Message, Weights
+from fedpac.methods.base import returned
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import Section, section
+from fedpac.replies import SAMPLES, Description, like
 from fedpac.server import Server
 
 
@@ -24,30 +26,44 @@ class LGFedAvg(FedAvg):
     title: ClassVar[str] = "LG-FedAvg"
     family: ClassVar[str] = "decoupling"
     shared: ClassVar[Section] = "head"
+    revision: ClassVar[int] = 2  # the server keeps body and head apart
 
     warm_start_rounds: Annotated[int, Field(ge=0, description="rounds of plain FedAvg before the bodies part")] = 0
 
     def setup(self, server: Server) -> None:
-        server.state["w"] = dict(server.task.initial)  # the body in it is the one that newcomers start from
+        super().setup(server)
+        server.state["body"] = section(server.task.initial, "body")  # the one that newcomers start from
         server.state["parted"] = torch.zeros(server.task.clients, dtype=torch.bool)
 
     def send(self, server: Server, client: int) -> Message:
         everything = self.warm_start_rounds > 0 and not server.tensor("parted")[client]
-        return Message(w=section(server.weights("w"), "all" if everything else "head"))
+        return Message(w=self.whole(server)) if everything else super().send(server, client)
+
+    def whole(self, server: Server) -> Weights:
+        return {**server.weights("body"), **server.weights("w")}
 
     def local(self, client: Client, down: Message) -> Message:
-        w = self.fit(client, self.assemble(client, down), down)
+        w = returned(self, "fit", self.fit(client, self.assemble(client, down), down), dict, "the trained weights")
         if client.round <= self.warm_start_rounds:
             return Message(w=w, n=client.n)
         client.state["own"] = section(w, "body")
         return Message(w=section(w, "head"), n=client.n)
 
-    def merge(self, server: Server, replies: dict[int, Message]) -> None:
-        w, parted = server.weights("w"), server.tensor("parted")
-        super().merge(server, replies)
-        server.state["w"] = {**w, **server.weights("w")}
+    def replies(self, server: Server, client: int, down: Message) -> Description:
         if server.round > self.warm_start_rounds:
-            server.state["parted"] = parted.index_fill(0, torch.tensor(list(replies)), True)
+            return super().replies(server, client, down)
+        return {"w": like(self.whole(server), server.task.buffers), "n": SAMPLES}
+
+    def sums(self) -> tuple[str, ...]:
+        return () if self.warm_start_rounds else ("w",)  # a warm start takes the body out of the average
+
+    def merge(self, server: Server, replies: dict[int, Message]) -> None:
+        super().merge(server, replies)
+        if server.round > self.warm_start_rounds:
+            server.state["parted"] = server.tensor("parted").index_fill(0, torch.tensor(list(replies)), True)
+        else:
+            w = server.weights("w")
+            server.state["w"], server.state["body"] = section(w, "head"), section(w, "body")
 
     def assemble(self, client: Client, down: Message) -> Weights:
         own = client.state.get("own", {})

@@ -21,5 +21,8 @@ class Local(FedAvg):
     reported: ClassVar[Which] = "personal"
     shared: ClassVar[Section] = "none"
 
+    def sums(self) -> tuple[str, ...]:
+        return ()
+
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         """There is nothing to merge."""

@@ -10,10 +10,13 @@ from torch import Tensor, nn
 from fedpac.client import Client
 from fedpac.message import Message, Weights
 from fedpac.methods.base import Method
+from fedpac.models import trainable
 from fedpac.native.vectors import sgd_step
 from fedpac.randomness import stream_seed
-from fedpac.server import Server, average, average_of
+from fedpac.replies import SAMPLES, Description, like, tensor_like
+from fedpac.server import Server
 from fedpac.training import flatten, train, unflatten
+from fedpac.weights import average, average_of
 
 
 class PFedHN(Method):
@@ -60,11 +63,12 @@ class PFedHN(Method):
                 layer = nn.Linear(self.hidden if at else width, self.hidden)
                 psi |= {f"{at}.weight": layer.weight.detach(), f"{at}.bias": layer.bias.detach()}
         psi |= {"out.weight": torch.zeros(len(initial), self.hidden), "out.bias": initial}
+        psi, e = {name: p.to(initial.dtype) for name, p in psi.items()}, e.to(initial.dtype)
         server.state.update(psi=psi, psi_velocity={name: torch.zeros_like(p) for name, p in psi.items()})
         server.state.update(e=e, e_velocity=torch.zeros_like(e), buffers=self.buffers(task.initial, task.model))
 
     def buffers(self, weights: Weights, model: nn.Module) -> Weights:
-        parameters = dict(model.named_parameters())
+        parameters = dict(trainable(model))
         return {name: tensor for name, tensor in weights.items() if name not in parameters}
 
     def trunk(self, psi: Weights, e: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -89,6 +93,11 @@ class PFedHN(Method):
 
     def waves(self, chosen: list[int]) -> list[list[int]]:
         return [[client] for client in chosen] if self.steps == "sequential" else [chosen]
+
+    def replies(self, server: Server, client: int, down: Message) -> Description:
+        theta = flatten(down.weights("w"), server.task.model)
+        buffers = like(server.weights("buffers"), server.task.buffers)
+        return {"delta": tensor_like(theta), "buffers": buffers, "n": SAMPLES}
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         psi, velocity, ids = server.weights("psi"), server.weights("psi_velocity"), list(replies)

@@ -12,6 +12,7 @@ from fedpac.errors import ConfigError
 from fedpac.message import Message
 from fedpac.methods.base import Which
 from fedpac.methods.fedavg import FedAvg
+from fedpac.models import trainable
 from fedpac.server import Server
 from fedpac.training import flatten, proximal, shuffled_batches, steps_per_epoch, train, unflatten
 
@@ -60,7 +61,7 @@ class PFedMe(FedAvg):
             nonlocal taken
             taken += 1
             if taken % self.steps == 0:
-                w.lerp_(torch.cat([theta.reshape(-1) for theta in model.parameters()]), follow)
+                w.lerp_(torch.cat([theta.reshape(-1) for _, theta in trainable(model)]), follow)
 
         theta = train(
             client, down.weights("w"), correction=proximal(self.lam, w), after_step=move_w,
@@ -75,7 +76,12 @@ class PFedMe(FedAvg):
         shuffled = shuffled_batches(client.n, recipe.batch, rounds, client.stream("train"), client.device)
         return list(islice(shuffled, rounds))
 
+    def sums(self) -> tuple[str, ...]:
+        return ("w",) if self.beta == 1 else ()
+
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
+        if self.beta == 1:
+            return super().merge(server, replies)
         model = server.task.model
         old = flatten(server.weights("w"), model)
         super().merge(server, replies)

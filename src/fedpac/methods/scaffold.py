@@ -9,8 +9,11 @@ from torch import Tensor
 from fedpac.client import Client
 from fedpac.message import Message
 from fedpac.methods.fedavg import FedAvg
-from fedpac.server import Server, average
+from fedpac.models import trainable
+from fedpac.replies import Description, like, norm, tensor_like
+from fedpac.server import Server
 from fedpac.training import flatten, train
+from fedpac.weights import average
 
 
 class Scaffold(FedAvg):
@@ -53,11 +56,17 @@ class Scaffold(FedAvg):
         client.state["c"] = mean
         return Message(w=w, dc=mean - own)
 
+    def replies(self, server: Server, client: int, down: Message) -> Description:
+        c, w = server.tensor("c"), flatten(server.weights("w"), server.task.model)
+        dc = tensor_like(c, scale=max(norm(c), norm(w)))
+        return {"w": like(server.weights("w"), server.task.buffers), "dc": dc}
+
+    def sums(self) -> tuple[str, ...]:
+        return ()  # w is a difference to the server's own, and c is added up element by element
+
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         w, c = server.weights("w"), server.tensor("c")
         mean = average({i: up.weights("w") for i, up in replies.items()}, dict.fromkeys(replies, 1.0))
-        moved = {
-            name: torch.lerp(w[name], mean[name], self.server_lr) for name, _ in server.task.model.named_parameters()
-        }
+        moved = {name: torch.lerp(w[name], mean[name], self.server_lr) for name, _ in trainable(server.task.model)}
         server.state["w"] = {**mean, **moved}  # buffers are averaged, not followed
         server.state["c"] = c + sum(up.tensor("dc") for up in replies.values()) / server.task.clients

@@ -1,7 +1,8 @@
 """Builds the native library with the system compiler on first use, and loads it.
 
 The library is kept in a per-user cache under a name that is a hash of all that went into it, so a change of source,
-flags or compiler builds a new one and nothing ever needs to be cleaned.
+flags or compiler builds a new one and nothing ever needs to be cleaned. What is loaded runs as this user: if others can
+write to the cache, the library is built for this process alone, in a folder that only this user can reach.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import contextlib
 import ctypes
 import fcntl
 import functools
+import grp
 import hashlib
 import logging
 import os
 import platform
+import pwd
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -59,7 +63,7 @@ def _state() -> tuple[ctypes.CDLL | None, str]:
     try:
         if os.environ.get("FEDPAC_NATIVE", "1") == "0":
             raise BuildError("switched off by FEDPAC_NATIVE=0")
-        return ctypes.CDLL(str(_build())), ""
+        return _load(), ""
     except (BuildError, OSError) as error:
         _log.warning("native kernels unavailable, plain torch is used and is slower: %s", error)
         return None, str(error)
@@ -109,23 +113,63 @@ def _flags(source: Path) -> tuple[str, ...]:
     return FLAGS
 
 
-def _build() -> Path:
+def _load() -> ctypes.CDLL:
+    folder = cache_folder().resolve()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    danger = _danger(folder)
+    if not danger:
+        return ctypes.CDLL(str(_build(folder)))
+    _log.warning("%s: kernels are built anew for this process; set FEDPAC_CACHE to a folder of your own", danger)
+    with tempfile.TemporaryDirectory(prefix="fedpac-") as private:  # once loaded, the file is no longer needed
+        if danger := _danger(Path(private).resolve()):
+            raise BuildError(danger)
+        return ctypes.CDLL(str(_build(Path(private).resolve())))
+
+
+def _danger(path: Path) -> str:
+    """Why another user could put something else in the place of this resolved path; empty if none can."""
+    for place in (path, *path.parents):
+        found = place.stat()
+        if found.st_uid not in (0, os.getuid()):
+            return f"{place} belongs to another user"
+        others = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not _own_group(found.st_gid))
+        # in a sticky folder such as /tmp others can add, but neither rename nor replace
+        if others and not (place != path and found.st_mode & stat.S_ISVTX):
+            return f"{place} can be written to by other users"
+    return ""
+
+
+def _own_group(gid: int) -> bool:
+    """Whether the group is this user's alone, as on systems that give every user one."""
+    try:
+        user, group = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return group.gr_name == user and set(group.gr_mem) <= {user}
+
+
+def _build(folder: Path) -> Path:
+    """The library in this folder, compiled unless it is there."""
     compiler = _compiler()
     sources = sorted(FOLDER.glob("*.cpp"))
     digest = hashlib.sha256(_finish(_run([*compiler, "--version"])).encode())
     for file in [*sources, *sorted(FOLDER.glob("*.h"))]:
         digest.update(repr((file.name, compiler, _flags(file), platform.machine())).encode() + file.read_bytes())
-    target = cache_folder() / f"{digest.hexdigest()[:32]}.so"
-    if target.exists():
+    target = folder / f"{digest.hexdigest()[:32]}.so"
+    if _is_ours(target):
         return target
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(target.with_suffix(".lock"), "w") as lock:
         # many workers may start at once: one builds, the others wait. Where locks fail all build, which is safe, too
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists():
+        if not _is_ours(target):
             _compile(compiler, sources, target)
     return target
+
+
+def _is_ours(library: Path) -> bool:
+    """Whether the library is there, and nobody else wrote it."""
+    return library.is_file() and not library.is_symlink() and not _danger(library)
 
 
 def _compile(compiler: list[str], sources: list[Path], target: Path) -> None:

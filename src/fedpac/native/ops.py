@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from fedpac.native.build import library
 
 KERNELS = (3, 5)
+MOST_PIXELS, MOST_CHANNELS = 2**31, 2**20  # kernels keep places within an image and within weights in 32 bits
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 
 
@@ -56,20 +57,40 @@ def _transformed() -> bool:
 
 
 def _supported(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> bool:
+    return _fit(x, weight, bias, padding) and not _transformed() and library() is not None
+
+
+def _fit(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> bool:
+    """Whether the kernels may be given the memory of these operands; they check nothing themselves."""
     if not (
         x.dtype in _SUFFIX
-        and x.device.type == weight.device.type == "cpu"
-        and x.dtype == weight.dtype
-        and (bias is None or (bias.dtype == x.dtype and bias.device.type == "cpu"))
+        and _plain(x, x.dtype)
+        and _plain(weight, x.dtype)
         and x.dim() == weight.dim() == 4
-        and x.shape[1] == weight.shape[1]
+        and 0 < x.shape[1] == weight.shape[1]
         and weight.shape[2] == weight.shape[3]
         and weight.shape[2] in KERNELS
+        and 0 < weight.shape[0] < MOST_CHANNELS
+        and (bias is None or (_plain(bias, x.dtype) and bias.shape == weight.shape[:1]))
         and padding >= 0
     ):
         return False
     height, width = _pooled(x, weight, padding)
-    return height > 0 and width > 0 and not _transformed() and library() is not None
+    padded = x.shape[1] * (x.shape[2] + 2 * padding) * (x.shape[3] + 2 * padding)
+    return height > 0 and width > 0 and padded < MOST_PIXELS
+
+
+def _plain(x: Tensor, dtype: torch.dtype) -> bool:
+    return x.dtype == dtype and x.device.type == "cpu" and x.layout is torch.strided
+
+
+def _refuse(operator: str, *operands: Tensor | None, padding: int) -> NoReturn:
+    given = ", ".join("none" if t is None else f"{t.dtype} {tuple(t.shape)}" for t in operands)
+    raise ValueError(
+        f"fedpac::{operator} takes float32 or float64 on the CPU, all alike: x (n, c, h, w), weight (o, c, k, k) with "
+        f"k of 3 or 5, bias (o), a gradient and codes as the forward pass gives them, and padding >= 0; got {given} "
+        f"and padding {padding}"
+    )
 
 
 def _pooled(x: Tensor, weight: Tensor, padding: int) -> tuple[int, int]:
@@ -128,6 +149,8 @@ def _empty_outputs(x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, Ten
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, negative_slope: float
 ) -> tuple[Tensor, Tensor]:
+    if not _fit(x, weight, bias, padding):
+        _refuse("conv_pool_act_forward", x, weight, bias, padding=padding)
     y, code = _empty_outputs(x, weight, padding)
     weight = weight.contiguous()
     bias = None if bias is None else bias.contiguous()
@@ -151,6 +174,8 @@ def _empty_gradients(x: Tensor, weight: Tensor, needed: list[bool]) -> tuple[Ten
 def _backward(
     grad: Tensor, x: Tensor, weight: Tensor, code: Tensor, padding: int, negative_slope: float, needed: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if not (_fit(x, weight, None, padding) and _fits_backward(grad, x, weight, code, padding)):
+        _refuse("conv_pool_act_backward", grad, x, weight, code, padding=padding)
     gradients = _empty_gradients(x, weight, needed)
     weight = weight.contiguous()
     _call(
@@ -161,16 +186,30 @@ def _backward(
     return gradients
 
 
+def _fits_backward(grad: Tensor, x: Tensor, weight: Tensor, code: Tensor, padding: int) -> bool:
+    """Whether the forward pass of x could have given such codes, and its result such a gradient."""
+    batch, channels, (height, width) = x.shape[0], weight.shape[0], _pooled(x, weight, padding)
+    return (
+        _plain(grad, x.dtype)
+        and grad.shape == (batch, channels, height, width)
+        and _plain(code, torch.uint8)
+        and code.shape == (batch, height, width, channels)
+        and code.is_contiguous()
+    )
+
+
 class Prepared:
-    """A fused block for inputs of one shape and layout, without autograd: checks, memory and arguments are made once.
+    """A fused block without autograd: checks, memory and arguments are made once for inputs of one layout.
 
     Each forward() overwrites the result of the one before, and so does backward().
     """
 
-    def __init__(self, block: FusedConvPool, x: Tensor) -> None:
+    def __init__(self, block: FusedConvPool) -> None:
         self.block = block
-        self.layout = x.shape, x.stride(), x.dtype
-        weight, bias = block.weight, block.bias
+        self.layout: tuple[Any, ...] | None = None
+
+    def prepare(self, x: Tensor) -> None:
+        block, weight, bias = self.block, self.block.weight, self.block.bias
         operands = (x, weight, bias, block.margin)
         if not _supported(*operands) or not weight.is_contiguous() or not (bias is None or bias.is_contiguous()):
             _composed(*operands, block.negative_slope)  # torch knows best what is wrong with the operands
@@ -178,11 +217,11 @@ class Prepared:
         self.y, self.code = _empty_outputs(x, weight, block.margin)
         self.dx: Tensor | None = None
         self.shape, self.strides = _shape(x, weight, block.margin), _strides(x)
-
-    def fits(self, x: Tensor) -> bool:
-        return self.layout == (x.shape, x.stride(), x.dtype)
+        self.layout = x.shape, x.stride(), x.dtype, x.is_cpu
 
     def forward(self, x: Tensor) -> Tensor:
+        if (x.shape, x.stride(), x.dtype, x.is_cpu) != self.layout:
+            self.prepare(x)
         self.x, block = x, self.block
         _call(
             "forward", x.dtype, self.shape, x.data_ptr(), self.strides, block.weight.data_ptr(), _pointer(block.bias),
@@ -193,7 +232,11 @@ class Prepared:
     def backward(self, grad: Tensor, inputs: bool, dw: Tensor | None, db: Tensor | None) -> Tensor | None:
         """Fills dw and db, which must be contiguous, if they are given; returns dx if it is wanted."""
         x, block = self.x, self.block
-        assert grad.shape == self.y.shape
+        wanted = ((grad, self.y), (dw, block.weight), (db, block.bias))
+        if any(g is not None and (p is None or g.shape != p.shape or not _plain(g, p.dtype)) for g, p in wanted):
+            raise ValueError("gradients must be as large as what they belong to, and of its type")
+        if not all(g is None or g.is_contiguous() for g in (dw, db)):
+            raise ValueError("gradients of weights must be contiguous")
         if inputs and self.dx is None:
             self.dx = _empty_input_gradient(x)
         dx = self.dx if inputs else None

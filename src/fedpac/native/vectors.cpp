@@ -18,13 +18,16 @@ inline __attribute__((always_inline)) void step(int64_t n, T* __restrict paramet
     }
 }
 
+inline int64_t clamp(int64_t x, int64_t most) { return x < -most ? -most : x > most ? most : x; }
+
 // One channel of an image, moved down and to the right: what comes into view is `fill`.
 template <class T>
 inline __attribute__((always_inline)) void move(int64_t height, int64_t width, const T* __restrict x, int64_t down,
                                                 int64_t right, bool mirrored, T fill, T* __restrict out) {
+    down = clamp(down, height);
+    right = clamp(right, width);
     // the columns from..to of x are in view, at from + right or, in a mirror, counted from the other side
-    const int64_t from = right < 0 ? (-right < width ? -right : width) : 0;
-    const int64_t to = right > 0 ? (right < width ? width - right : 0) : width;
+    const int64_t from = right < 0 ? -right : 0, to = right > 0 ? width - right : width;
     const int64_t n = to > from ? to - from : 0, first = n == 0 ? 0 : mirrored ? width - right - to : from + right;
     for (int64_t i = 0; i < height; ++i, out += width) {
         const int64_t row = i - down, seen = row < 0 || row >= height ? 0 : n, start = seen ? first : 0;

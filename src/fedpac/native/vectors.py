@@ -60,6 +60,8 @@ def sgd_step(
 
 def weighted_sum(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
     """sum_k share_k x_k, summed in this order in double precision; of the first one's type."""
+    if not len(tensors) == len(shares) > 0:
+        raise ValueError(f"{len(tensors)} tensors and {len(shares)} shares; expected one share for each tensor")
     first = tensors[0]
     alike = all(t.dtype == torch.float32 and t.shape == first.shape for t in tensors)
     if alike and _usable(*tensors):

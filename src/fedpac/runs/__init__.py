@@ -1,5 +1,1 @@
-"""Runs: carrying them out, and showing what came of them."""
-
-from pathlib import Path
-
-RESULTS = Path("results")  # where the runs of the paper's tables are, if nothing is said
+"""Runs: a folder of plain files for each, how it is carried out, and how it is read."""

@@ -12,11 +12,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from fedpac.errors import CheckpointError, MessageError
+from fedpac.files import explained, write_atomically
 from fedpac.message import Message
-from fedpac.runs.store import explained, once_more, write_atomically
+from fedpac.runs.folder import once_more
 from fedpac.task import State
 
 FORMAT = 1
+UNREADABLE = (  # what parsing bytes of a stranger's may raise
+    SafetensorError, OSError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError, RuntimeError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ def write_checkpoint(path: Path, fingerprint: str, round: int, server: State, cl
     metadata = {"format": FORMAT, "fingerprint": fingerprint, "round": round}
     metadata["digest"] = _digest(metadata, blobs)
     tensors = {name: torch.from_numpy(np.frombuffer(blob, dtype=np.uint8).copy()) for name, blob in blobs.items()}
-    with explained(path):
+    with explained(path, f"continue with 'fedpac resume {path.parent}'"):
         write_atomically(path, save(tensors, {"fedpac": json.dumps(metadata)}))
 
 
@@ -40,15 +44,16 @@ def read_checkpoint(path: Path, fingerprint: str) -> Checkpoint:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {})["fedpac"])
-            blobs = {name: bytes(file.get_tensor(name).numpy()) for name in sorted(file.keys())}
+            blobs = {name: file.get_tensor(name).numpy().tobytes() for name in sorted(file.keys())}
         if metadata["format"] != FORMAT:
             raise ValueError(f"it has format {metadata['format']}; this version reads {FORMAT}")
         if metadata.pop("digest") != _digest(metadata, blobs):
             raise ValueError("its contents do not match its checksum")
         states = {name: dict(Message.from_bytes(blob)) for name, blob in blobs.items()}
         server = states.pop("server")
+        clients = {int(name.removeprefix("client.")): state for name, state in states.items()}
         round, made_with = int(metadata["round"]), metadata["fingerprint"]
-    except (SafetensorError, MessageError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+    except (*UNREADABLE, MessageError) as error:
         raise CheckpointError(
             f"the checkpoint {path} is damaged ({error}); restore it, or {once_more(path.parent)}"
         ) from None
@@ -57,7 +62,7 @@ def read_checkpoint(path: Path, fingerprint: str) -> Checkpoint:
             f"the checkpoint {path} belongs to another config than the config.toml beside it, or to an older revision "
             f"of the method; restore what it was made with, or {once_more(path.parent)}"
         )
-    return Checkpoint(round, server, {int(name.removeprefix("client.")): s for name, s in states.items()})
+    return Checkpoint(round, server, clients)
 
 
 def _digest(metadata: Mapping[str, object], blobs: Mapping[str, bytes]) -> str:

@@ -1,0 +1,5 @@
+"""python -m fedpac"""
+
+from fedpac.cli import main
+
+main()

@@ -1,3 +1,0 @@
-from fedpac.cli import main
-
-main()

@@ -1,0 +1,49 @@
+"""fedpac check."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from fedpac.cli.app import app, err, out
+
+COLOURS = {"passed": "green", "failed": "bold red", "not reached": "yellow"}
+
+
+@app.command(epilog="Examples:  fedpac check my_module:MyMethod  |  fedpac check my_module:MyMethod --set lam=2")
+def check(
+    method: Annotated[str, typer.Argument(help="A class of your own, as module:Class, or one of 'fedpac methods'.")],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, such as lam=2. Repeatable."),
+    ] = None,
+) -> None:
+    """Check that a method keeps its promises: the same numbers everywhere, no data in messages, and so on.
+
+    Small federations, a few seconds. Exit code 1 if a check fails.
+    """
+    from fedpac.config import override
+    from fedpac.methods import find_method
+    from fedpac.testing import examine
+
+    settings: dict[str, Any] = {}
+    for assignment in sets or []:
+        settings = override(settings, assignment)
+    cls = find_method(method)
+    verdicts = []
+    with err.status("checking"):
+        for verdict in examine(cls, settings):
+            verdicts.append(verdict)
+            colour = COLOURS[verdict.result]
+            remark = f"  [dim]{escape(verdict.found)}[/]" if verdict.passed and verdict.found else ""
+            out.print(f"[{colour}]{verdict.result:<12}[/] {escape(verdict.name)}{remark}", soft_wrap=True)
+    failed = [verdict for verdict in verdicts if verdict.result == "failed"]
+    for verdict in failed:
+        out.print(f"\n[bold]{escape(verdict.name)}[/]", soft_wrap=True)
+        out.print(f"  found:     {escape(verdict.found)}", soft_wrap=True)
+        out.print(f"  expected:  {escape(verdict.right)}", soft_wrap=True)
+    passed = sum(verdict.passed for verdict in verdicts)
+    out.print(f"\n{escape(cls.title)}: {passed} of {len(verdicts)} checks passed")
+    raise typer.Exit(0 if passed == len(verdicts) else 1)

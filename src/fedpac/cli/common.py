@@ -1,0 +1,228 @@
+"""What several commands share: carrying out a run, showing how far it has come and what came out."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from fedpac.cli.app import counted, on_interrupt, out
+
+if TYPE_CHECKING:
+    from fedpac.config import Config
+    from fedpac.federation import RoundReport
+    from fedpac.inspect.profile import Profile
+    from fedpac.runs.read import RunData
+
+
+class ProgressBar:
+    """A live bar in a terminal; in a file or a pipe a line for every evaluated round."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+        self.first: int | None = None  # the round this session began with
+        self.start = time.monotonic()
+        self.scores = ""
+        self.bar: Any = None
+
+    def __enter__(self) -> ProgressBar:
+        if out.is_terminal:
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            self.bar = Progress(
+                TextColumn("round {task.completed}/{task.total}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[scores]}"),
+                TextColumn("[dim]{task.fields[pace]}[/]"),
+                console=out,
+            )
+            self.bar.start()
+            self.task = self.bar.add_task("", total=self.rounds, scores="", pace="starting")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def see(self, report: RoundReport) -> None:
+        if self.first is None:
+            self.first = report.round
+            self.start = time.monotonic() - report.seconds
+        each = (time.monotonic() - self.start) / (report.round - self.first + 1)
+        left = each * (self.rounds - report.round)
+        pace = f"{each:.2f} s a round, {_clock(left)} left"
+        if report.scores:
+            received, personal = (_mean(report.accuracies(which)) for which in ("received", "personal"))
+            self.scores = f"received {received:5.2f} %  personal {personal:5.2f} %"
+        if self.bar is not None:
+            self.bar.update(self.task, completed=report.round, scores=self.scores, pace=pace)
+        elif report.scores:
+            out.print(f"round {report.round}/{self.rounds}  {self.scores}  {pace}", soft_wrap=True)
+
+
+def _mean(accuracies: list[float]) -> float:
+    return 100 * sum(accuracies) / len(accuracies)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def show_result(summary: dict[str, Any]) -> None:
+    from fedpac.report.text import rich_table
+
+    def line(what: str, show: Callable[[dict[str, Any]], str]) -> dict[str, str]:
+        return {"what": what} | {which: show(summary[which]) for which in ("received", "personal")}
+
+    rows = [
+        line(f"mean over clients, round {summary['rounds']}", lambda r: f"{100 * r['final']['mean']:.2f}"),
+        line("standard deviation over clients", lambda r: f"{100 * r['final']['std']:.2f}"),
+        line("mean of the worst tenth of clients", lambda r: f"{100 * r['final']['worst_decile']:.2f}"),
+        line("mean weighted by samples", lambda r: f"{100 * r['final']['weighted_mean']:.2f}"),
+        line("best mean", lambda r: f"{100 * r['best']['mean']:.2f} in round {r['best']['round']}"),
+    ]
+    columns = {"what": "test accuracy (%)", "received": "received", "personal": "personal"}
+    columns[summary["reported"]] += " (reported)"
+    out.print(rich_table(rows, columns, left=["what"]))
+    out.print(
+        f"{summary['seconds']:.1f} s of rounds; {summary['bytes_up'] / 1e6:.1f} MB up and "
+        f"{summary['bytes_down'] / 1e6:.1f} MB down, all clients together."
+    )
+
+
+def show_preprocessing(folder: Path) -> None:
+    """What was out of the ordinary in the sites' tables."""
+    if not (file := folder / "preprocessing.json").exists():
+        return
+    from fedpac.data.preprocessing import Preprocessing
+
+    fitted = Preprocessing.from_json(file.read_bytes(), str(file))
+    out.print(
+        f"{len(fitted.columns)} columns of the tables make {fitted.width} inputs: {escape(str(file))}", soft_wrap=True
+    )
+    for note in fitted.notes:
+        out.print(f"  [yellow]{escape(note)}[/]", soft_wrap=True)
+
+
+def show_profile(profile: Profile, folder: Path) -> None:
+    from fedpac.report.text import rich_table
+
+    columns = {"what": "where the time went", "seconds": "seconds", "each": "a round", "share": "%"}
+    out.print(rich_table(profile.rows(), columns, left=["what"]))
+    out.print(
+        "The exchange with the workers and the visits to clients are summed over all workers.\n"
+        f"Every round: {profile.write(folder)}",
+        soft_wrap=True,
+    )
+
+
+def show_comparison(runs: list[RunData], folder: Path | None, csv: bool) -> None:
+    from rich.measure import Measurement
+
+    from fedpac.report import comparison
+    from fedpac.report.text import csv_text, markdown
+
+    rows = comparison.compare(runs)
+    for left_out in ([], ["MB"], ["MB", "seconds"], ["MB", "seconds", "worst tenth"]):
+        table = comparison.comparison_table(rows, left_out)
+        if Measurement.get(out, out.options.update(width=1_000), table).minimum <= out.width:
+            break
+    out.print(table)
+    narrow = [f"There is no room for {', '.join(left_out)}: --csv shows every number."] if left_out else []
+    for note in [*comparison.notes(runs), *narrow]:
+        out.print(f"[dim]{escape(note)}[/]")
+    if folder is None:
+        return
+    from fedpac.files import explained, write_atomically
+    from fedpac.report.figures import draw_comparison
+
+    written = draw_comparison(runs, folder)
+    with explained(folder):
+        text = markdown(rows, comparison.COMPARISON_COLUMNS) + "\n" + "\n\n".join(comparison.notes(runs)) + "\n"
+        write_atomically(folder / "table.md", text.encode())
+        if csv:
+            write_atomically(folder / "table.csv", csv_text(*comparison.exact_rows(runs)).encode())
+    shown = [folder / "table.md", *([folder / "table.csv"] if csv else []), *(p for p in written if p.suffix == ".png")]
+    out.print(f"Written: {', '.join(map(str, shown))}", soft_wrap=True)
+
+
+def _federate(config: Config, folder: Path, data_dir: Path | None, continuing: bool) -> dict[str, Any]:
+    """The run with its clients as sites on this machine; its server is another process, whose lines are shown."""
+    from fedpac.deploy import require_flower
+    from fedpac.runs.folder import RunStore
+
+    require_flower()
+    from fedpac.deploy.trial import run_trial
+
+    store = RunStore(folder)
+    if not continuing and folder.exists():
+        store.check_free()
+    run_trial(config, folder, data_dir or store.data_dir(), lambda line: out.print(escape(line), soft_wrap=True))
+    return store.read_json("summary.json")
+
+
+def carry_out(
+    config: Config,
+    folder: Path,
+    data_dir: Path | None,
+    *,
+    figures: bool = True,
+    continuing: bool = False,
+    workers: int | None = None,
+    result: bool = True,
+    profile: bool = False,
+) -> None:
+    """Run or resume with progress, then show and draw the result."""
+    from fedpac.inspect.profile import Profile
+    from fedpac.runs.execute import resume as resume_run
+    from fedpac.runs.execute import run as start_run
+
+    gc.freeze()  # what is imported stays: neither this process nor its workers need to look through it for garbage
+
+    title = config.make_method().title
+    out.print(
+        f"[bold]{escape(title)}[/] on {config.data.dataset} {config.data.scenario}, "
+        f"{counted(config.run.rounds, 'round')}, seed {config.run.seed} → {escape(str(folder))}"
+    )
+
+    def how_to_go_on() -> str:
+        started = (folder / "config.toml").exists()
+        return f"continue with: fedpac resume {folder}" if started else "nothing was written"
+
+    with (
+        on_interrupt(how_to_go_on),
+        ProgressBar(config.run.rounds) as progress,
+        Profile() if profile else nullcontext() as measured,
+    ):
+
+        def see(report: RoundReport) -> None:
+            progress.see(report)
+            if measured is not None:
+                measured.see(report)
+
+        if config.run.engine == "flower":
+            summary = _federate(config, folder, data_dir, continuing)
+        elif continuing:  # with the method that the config names: whoever made the config was asked about it
+            summary = resume_run(folder, data_dir, see, workers, method=config.method["name"])
+        else:
+            summary = start_run(config, folder, data_dir, see)
+    if summary["note"]:
+        out.print(f"[yellow]Not the published data: {escape(summary['note'])}[/]")
+    show_preprocessing(folder)
+    if result:
+        show_result(summary)
+    if measured is not None:
+        show_profile(measured, folder)
+    if figures:
+        from fedpac.report.figures import draw_run
+        from fedpac.runs.read import read_run
+
+        written = draw_run(read_run(folder), folder / "figures")
+        out.print(f"Figures: {', '.join(str(p) for p in written if p.suffix == '.png')}", soft_wrap=True)

@@ -1,0 +1,35 @@
+"""fedpac compare."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpac.cli.app import app, show_warning
+from fedpac.cli.common import show_comparison
+
+
+@app.command(epilog="Examples:  fedpac compare runs/*  |  fedpac compare runs --out comparison --csv")
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.", show_default=False)],
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write the table and the accuracy curves into this folder."),
+    ] = None,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Every number at full precision; to the screen without --out.")
+    ] = False,
+) -> None:
+    """A table of runs side by side, and their accuracy curves. Runs that differ in the seed alone are one row."""
+    from fedpac.report.comparison import exact_rows
+    from fedpac.report.text import csv_text
+    from fedpac.runs.read import read_runs
+
+    runs = read_runs(folders, skipped=show_warning)
+    if csv and folder is None:
+        sys.stdout.write(csv_text(*exact_rows(runs)))
+        return
+    show_comparison(runs, folder, csv)

@@ -1,0 +1,108 @@
+"""fedpac run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedpac.cli.app import DataDir, Sets, Workers, app
+from fedpac.cli.common import carry_out, show_comparison
+
+if TYPE_CHECKING:
+    from fedpac.config import Config
+
+FLAGS = {  # flag -> key of the config
+    "dataset": "data.dataset",
+    "scenario": "data.scenario",
+    "clients": "data.clients",
+    "rounds": "run.rounds",
+    "seed": "run.seed",
+    "participation": "run.participation",
+    "engine": "run.engine",
+    "device": "run.device",
+    "workers": "run.workers",
+}
+
+
+@app.command(
+    epilog="Examples:  fedpac run --method fedpac --dataset fashion-mnist --rounds 200 --seed 0  |  "
+    "fedpac run experiment.toml --set training.lr=0.05 --set method.lam=0 --seeds 3  |  "
+    "fedpac run --tables schema.toml --method fedpac --rounds 20  |  "
+    "fedpac run --method my_package.my_module:MyMethod --dataset digits",
+)
+def run(
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="A TOML file; flags override it.", show_default=False),
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="See 'fedpac methods'.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="See 'fedpac data'.")] = None,
+    scenario: Annotated[
+        str | None, typer.Option(help="How data differ between clients: groups, dirichlet, ...")
+    ] = None,
+    tables: Annotated[
+        Path | None, typer.Option(help="The schema of your own tables, see 'fedpac data describe'.", show_default=False)
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Names every random stream of the run.")] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from --seed on: a folder each, and one row.", min=1)] = 1,
+    participation: Annotated[float | None, typer.Option(help="Share of clients in a round.")] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, process, serial, flower: the same numbers.")] = None,
+    device: Annotated[str | None, typer.Option(help="What clients are trained on: cpu, cuda, ...")] = None,
+    workers: Workers = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="A new folder. Default: runs/<method>-<dataset>-seed<seed>. With several seeds, the folder of theirs.",
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    sets: Sets = None,
+    figures: Annotated[bool, typer.Option(help="Draw the run's figures at the end.")] = True,
+    profile: Annotated[bool, typer.Option("--profile", help="Show at the end where the time went.")] = False,
+) -> None:
+    """Train one method on one data set, into a folder.
+
+    The paper's settings fill in whatever is not said; the folder's config.toml states them all.
+    """
+    from fedpac.config import changed, make_config, override, read_config
+
+    values: dict[str, Any] = read_config(config) if config else {}
+    if method is not None:
+        settings = values.get("method", {})
+        known = settings if isinstance(settings, dict) and settings.get("name") == method else {}
+        values = {**values, "method": {**known, "name": method}}  # another method's settings do not apply to this one
+    if tables is not None:
+        values = {"model": "mlp", **changed(changed(values, "data.scenario", "natural"), "data.path", str(tables))}
+    given = locals()
+    for flag, key in FLAGS.items():
+        if given[flag] is not None:
+            values = changed(values, key, given[flag])
+    for assignment in sets or []:
+        values = override(values, assignment)
+    first = make_config(values)
+    if seeds == 1:
+        carry_out(first, folder or _new_folder(first), data_dir, figures=figures, profile=profile)
+        return
+    from fedpac.runs.read import read_runs
+
+    made = []
+    for seed in range(first.run.seed, first.run.seed + seeds):
+        chosen = make_config(changed(values, "run.seed", seed))
+        made.append(folder / f"seed{seed}" if folder else _new_folder(chosen))
+        carry_out(chosen, made[-1], data_dir, figures=figures, profile=profile, result=False)
+    show_comparison(read_runs(made), None, csv=False)
+
+
+def _new_folder(config: Config) -> Path:
+    name = str(config.method["name"]).replace(":", "-")
+    base = Path("runs") / f"{name}-{config.data.dataset}-seed{config.run.seed}"
+    folder, n = base, 1
+    while folder.exists():
+        n += 1
+        folder = base.with_name(f"{base.name}-{n}")
+    return folder

@@ -1,0 +1,115 @@
+"""What clients remember between visits, at the site where they are.
+
+A state is kept under the round that made it, beside the one before it. A round that has to be repeated (its server
+died, too few sites answered) then starts from where it started the first time, and nothing is learned twice.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedpac.errors import MessageError, RunError
+from fedpac.files import explained, write_atomically
+from fedpac.message import Message
+from fedpac.task import State
+
+
+class StateStore(ABC):
+    @abstractmethod
+    def before(self, client: int, round: int) -> State:
+        """What the client knew when this round began; empty if it never took part."""
+
+    @abstractmethod
+    def newest(self, client: int) -> State:
+        """What the client knows now."""
+
+    @abstractmethod
+    def save(self, client: int, round: int, state: State) -> None:
+        """Keep what the client learned in this round, and what it knew before."""
+
+
+class MemoryStore(StateStore):
+    """For simulations. The states before a round are kept for that round's clients only."""
+
+    def __init__(self) -> None:
+        self.states: dict[int, State] = {}
+        self.round = 0  # of the last save
+        self.earlier: dict[int, State] = {}  # what that round's clients knew before it
+
+    def before(self, client: int, round: int) -> State:
+        states = self.earlier if round == self.round and client in self.earlier else self.states
+        return dict(states.get(client, {}))
+
+    def newest(self, client: int) -> State:
+        return dict(self.states.get(client, {}))
+
+    def save(self, client: int, round: int, state: State) -> None:
+        if round != self.round:
+            self.round, self.earlier = round, {}
+        self.earlier.setdefault(client, self.states.get(client, {}))
+        if state:
+            self.states[client] = state
+        else:
+            self.states.pop(client, None)
+
+    def forget(self, round: int) -> None:
+        """Everybody knows again what they knew before this round, if it was the last."""
+        if round == self.round:
+            for client, state in list(self.earlier.items()):
+                self.save(client, round, state)
+
+    def restore(self, states: Mapping[int, State]) -> None:
+        self.states, self.round, self.earlier = dict(states), 0, {}
+
+
+class FolderStore(StateStore):
+    """For sites: one file for each of the last two rounds that a client took part in, readable by the owner only."""
+
+    KEPT = 2
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def before(self, client: int, round: int) -> State:
+        rounds = self._rounds(client)
+        earlier = [kept for kept in rounds if kept < round]
+        if rounds and not earlier and len(rounds) >= self.KEPT:
+            raise RunError(
+                f"{self.folder}: client {client} is asked for round {round}, but has gone on to round {rounds[-1]} and "
+                f"only knows what it knew in round {rounds[0]}: the server must go on from a later checkpoint"
+            )
+        return self._read(client, earlier[-1]) if earlier else {}
+
+    def newest(self, client: int) -> State:
+        rounds = self._rounds(client)
+        return self._read(client, rounds[-1]) if rounds else {}
+
+    def save(self, client: int, round: int, state: State) -> None:
+        for later in [kept for kept in self._rounds(client) if kept > round]:
+            self._path(client, later).unlink(missing_ok=True)  # of rounds that the server has taken back
+        with explained(self.folder):
+            write_atomically(self._path(client, round), Message(**state).to_bytes(), mode=0o600)
+            for old in self._rounds(client)[: -self.KEPT]:
+                self._path(client, old).unlink(missing_ok=True)
+
+    def _path(self, client: int, round: int) -> Path:
+        return self.folder / f"client-{client}-round-{round}.safetensors"
+
+    def _rounds(self, client: int) -> list[int]:
+        names = (
+            re.fullmatch(rf"client-{client}-round-(\d+)\.safetensors", file.name) for file in self.folder.iterdir()
+        )
+        return sorted(int(found[1]) for found in names if found)
+
+    def _read(self, client: int, round: int) -> State:
+        path = self._path(client, round)
+        try:
+            with explained(path):
+                return dict(Message.from_bytes(path.read_bytes()))
+        except MessageError as error:
+            raise RunError(
+                f"{path} is damaged ({error}): restore it, or remove it to go on from the one before"
+            ) from None

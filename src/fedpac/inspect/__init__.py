@@ -1,0 +1,1 @@
+"""What a method costs, and where the time of a run went."""

@@ -1,0 +1,6 @@
+"""What may stand between a method and the wire, at both ends: compression, and later noise and encryption."""
+
+from fedpac.mods.base import Context, Mod, Passage, Way
+from fedpac.mods.compression import Float16, TopK
+
+__all__ = ["Context", "Float16", "Mod", "Passage", "TopK", "Way"]

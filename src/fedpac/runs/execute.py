@@ -1,0 +1,276 @@
+"""Carry out a config in a folder, from the start or from its last checkpoint."""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedpac.config import Config
+from fedpac.data.clients import Scenario
+from fedpac.data.scenario import build, describe
+from fedpac.engines import Engine, make_engine
+from fedpac.errors import ConfigError, RunError
+from fedpac.evaluation import Evaluation, is_due
+from fedpac.federation import Federation, RoundReport
+from fedpac.methods import Method, find_method
+from fedpac.models import build_model
+from fedpac.provenance import provenance
+from fedpac.runs.checkpoint import read_checkpoint, write_checkpoint
+from fedpac.runs.folder import CHECKPOINT, CsvRow, RunStore, once_more
+from fedpac.runs.read import read_run
+from fedpac.runs.summary import summarise
+from fedpac.sampling import Uniform
+from fedpac.task import Task
+from fedpac.timing import span
+
+Progress = Callable[[RoundReport], None]
+Stop = Callable[[RoundReport], bool]  # whether to leave the run after this round, for a later resume
+
+
+def run(
+    config: Config, out: Path | str, data_dir: Path | str | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Run the config into a new folder; returns the summary that is also written there."""
+    store = RunStore(Path(out))
+    with store.locked(create=True):
+        store.check_free()
+        _execute(config, store, Path(data_dir) if data_dir else None, progress)
+    return store.read_json("summary.json")
+
+
+def resume(
+    out: Path | str,
+    data_dir: Path | str | None = None,
+    progress: Progress | None = None,
+    workers: int | None = None,
+    method: str | None = None,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Continue a run after an interruption, as if there had been none. A finished run is left alone.
+
+    A run of a method of your own is continued if you name the `method`, 'package.module:Class', or `trust` the folder:
+    importing it runs its code.
+    """
+    store = RunStore.open(Path(out))
+    if not store.finished:  # one that is may lie on a disk that cannot be written to
+        config = store.config(method, trust)
+        advance(config, store.path, Path(data_dir) if data_dir else None, progress, workers)
+    return store.read_json("summary.json")
+
+
+def advance(
+    config: Config,
+    out: Path,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+    workers: int | None = None,
+    stop: Stop | None = None,
+) -> None:
+    """Start the run, or continue it if the folder has it, until it is finished or `stop` says so after a round."""
+    store = RunStore(out)
+    with store.locked(create=True):  # what there is to do is decided inside: another process may just have done it
+        if store.begun:
+            config = store.config(config.method["name"])
+        if not store.finished:
+            _execute(config, store, data_dir, progress, workers, stop)
+
+
+def make_task(config: Config, scenario: Scenario, device: str | None = None) -> Task:
+    return task_for(config, scenario.classes, scenario.sample, len(scenario.clients), device)
+
+
+def task_for(config: Config, classes: int, sample: torch.Tensor, clients: int, device: str | None = None) -> Task:
+    """The same task on every machine that knows the config, the number of classes and what a sample looks like."""
+    run = config.run
+    model = build_model(config.model, tuple(sample.shape), classes, run.seed)
+    return Task(
+        model, classes, config.training, run.seed, clients, run.rounds, device or run.device, sample,
+        config.wire.mods(),
+    )  # fmt: skip
+
+
+def make_federation(config: Config, task: Task, method: Method, engine: Engine) -> Federation:
+    run = config.run
+    evaluation = Evaluation(run.evaluate_every, run.personal_every, run.evaluate_absentees, run.evaluate_clients)
+    sampler = Uniform(run.participation, run.everybody_last)
+    return Federation(task, method, engine, sampler=sampler, evaluation=evaluation, min_replies=run.min_replies)
+
+
+def fingerprint(config: Config) -> str:
+    """Names everything that a result depends on."""
+    values = config.identity()
+    if (revision := find_method(config.method["name"]).revision) > 1:
+        values["revision"] = revision
+    return hashlib.blake2b(repr(values).encode(), digest_size=16).hexdigest()
+
+
+def data_digest(scenario: Scenario) -> str:
+    """Names the very samples that the clients hold: a config names its data set only, which may be a stand-in."""
+    digest = hashlib.blake2b(digest_size=16)
+    for client in scenario.clients:
+        for part in (client.train, client.test):
+            digest.update(repr((len(part), part.rotate)).encode())
+            x = part.pool.x.index_select(0, part.index)  # numbers in single precision, as all were at first
+            digest.update((x if x.dtype == torch.uint8 else x.float()).numpy().data)
+            digest.update(part.labels().numpy().data)
+    return digest.hexdigest()
+
+
+def client_rows(scenario: Scenario) -> list[CsvRow]:
+    counts = describe(scenario).tolist()
+    return [
+        (i, c.name, "" if c.group is None else c.group, len(c.train), len(c.test), *row)
+        for i, (c, row) in enumerate(zip(scenario.clients, counts, strict=True))
+    ]
+
+
+@dataclass(frozen=True)
+class Census:
+    """What a run's folder says of the clients' data."""
+
+    name: str
+    rows: Sequence[CsvRow]
+    columns: int  # of the rows, for the samples of each class
+    held: dict[str, Any]  # names the data
+    preprocessing: str | None = None  # JSON, of tables
+
+
+def census_of(scenario: Scenario) -> Census:
+    held = {"note": scenario.note, "data": data_digest(scenario)}
+    preprocessing = scenario.preprocessing.to_json() if scenario.preprocessing is not None else None
+    return Census(scenario.name, client_rows(scenario), scenario.classes, held, preprocessing)
+
+
+def _execute(
+    config: Config,
+    store: RunStore,
+    data_dir: Path | None,
+    progress: Progress | None,
+    workers: int | None = None,
+    stop: Stop | None = None,
+) -> None:
+    if config.federation is not None:
+        raise ConfigError("the clients of this run are real sites: start it, or go on with it, with 'fedpac serve'")
+    data_dir = data_dir or store.data_dir()
+    scenario = build(config.data, config.run.seed, data_dir)
+    task = make_task(config, scenario)
+    workers = workers or config.run.workers
+
+    def open_engine(method: Method) -> Engine:
+        return make_engine(config.run.engine, task, method, scenario.clients, workers, config.run.deadline)
+
+    conduct(config, store, task, census_of(scenario), open_engine, data_dir, progress, stop)
+
+
+def conduct(
+    config: Config,
+    store: RunStore,
+    task: Task,
+    census: Census,
+    open_engine: Callable[[Method], Engine],
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    farewell: Callable[[Federation], None] | None = None,
+) -> None:
+    """The rounds that are left, with rows and checkpoints in the folder, which is locked.
+
+    farewell   what is to be done with the clients after the last round
+    """
+    method, mark = config.make_method(), fingerprint(config)
+    if not store.begun:  # only now: bad data or settings leave nothing behind
+        store.create(config.to_toml(), census.rows, census.columns)
+    path = store.path / CHECKPOINT
+    if lost_checkpoint(store, config):
+        raise RunError(
+            f"{store.path} has {len(store.rows('rounds.csv'))} rounds, but no {CHECKPOINT} to go on from: restore that "
+            f"file, or {once_more(store.path)}"
+        )
+    saved = read_checkpoint(path, mark) if path.exists() else None  # before anything is changed in the folder
+    _check_same_data(store, census)
+    known = census.held | {"method": {"title": method.title, "reported": method.reported}}
+    if census.preprocessing is not None:
+        store.write_text("preprocessing.json", census.preprocessing)
+    done = saved.round if saved else 0
+    store.truncate(done, _results(config, task, done))
+    _record_session(store, data_dir, done, known)
+    with open_engine(method) as engine:
+        federation = make_federation(config, task, method, engine)
+        if saved:
+            federation.server.round, federation.server.state = saved.round, saved.server
+            engine.restore(saved.clients)
+        for report in federation.rounds():
+            leaving = stop is not None and stop(report)
+            saving = leaving or report.round % config.run.checkpoint_every == 0 or report.round == task.rounds
+            with span("server", root=True), span("disk"):
+                store.append(report, sync=saving)  # first the rows, then the checkpoint that says they are there
+                if saving:
+                    write_checkpoint(path, mark, report.round, federation.server.state, engine.snapshot())
+            if progress is not None:
+                progress(report)
+            if leaving and report.round < task.rounds:
+                return
+        if farewell is not None:
+            farewell(federation)
+    store.write_json("summary.json", {**summarise(read_run(store.path)), **_origin(store)})
+
+
+def _results(config: Config, task: Task, done: int) -> dict[int, int]:
+    """How many results each round up to this one left at least; more may be there, of what depends on who took part."""
+    run = config.run
+    if run.min_replies is not None:
+        return {}  # any client may have failed
+    personal_every = run.evaluate_every if run.personal_every is None else run.personal_every
+    if not run.evaluate_absentees:
+        personal_every = 0  # those who took part may not be those who were drawn
+    each = task.clients if run.evaluate_clients is None else min(run.evaluate_clients, task.clients)
+    cadences = [every for every in (run.evaluate_every, personal_every) if every]
+    counts = {t: each * sum(is_due(t, every, run.rounds) for every in cadences) for t in range(1, done + 1)}
+    return {t: count for t, count in counts.items() if count}
+
+
+def lost_checkpoint(store: RunStore, config: Config) -> bool:
+    """Whether an unfinished run has more rounds than a start that was killed before its first checkpoint leaves."""
+    if store.finished or (store.path / CHECKPOINT).exists() or not (store.path / "config.toml").exists():
+        return False
+    return len(store.rows("rounds.csv")) > config.run.checkpoint_every
+
+
+# --- where the numbers come from ----------------------------------------------------------------------------------
+
+
+def _check_same_data(store: RunStore, census: Census) -> None:
+    """An error if the run was begun with other data."""
+    begun = _environment(store)
+    if any(begun.get(key, value) != value for key, value in census.held.items()):
+        was = f"those it was begun with{f' ({note})' if (note := begun.get('note')) else ''}"
+        raise RunError(
+            f"{store.path} was begun with other data: the files of '{census.name}' are not {was}. "
+            "Give their folder with --data-dir, or start a new run"
+        )
+
+
+def _environment(store: RunStore) -> dict[str, Any]:
+    return store.read_json("environment.json") if (store.path / "environment.json").exists() else {}
+
+
+def _record_session(store: RunStore, data_dir: Path | None, after_round: int, known: dict[str, Any]) -> None:
+    """environment.json: each start of the run, with what one needs to know to get the same numbers again."""
+    earlier = _environment(store).get("sessions", [])
+    session = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "after_round": after_round, **provenance()}
+    store.write_json("environment.json", {**known, "sessions": [*earlier, session]})
+    chosen = data_dir or os.environ.get("FEDPAC_DATA")
+    if chosen:
+        store.remember_data_dir(Path(chosen).expanduser().absolute())
+
+
+def _origin(store: RunStore) -> dict[str, Any]:
+    """How the run was started, for the summary; environment.json has every later session too."""
+    first, *later = store.read_json("environment.json")["sessions"]
+    origin = {key: first[key] for key in ("command", "commit", "versions", "kernels", "machine")}
+    return origin | {"resumed": len(later)}

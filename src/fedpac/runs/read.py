@@ -1,0 +1,301 @@
+"""Reads run folders, and finds out which of them are seeds of one experiment.
+
+Everything is computed from the folder's CSV files, so an unfinished run can be looked at too.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpac.config import make_config, read_config
+from fedpac.errors import ConfigError, NotEvaluatedError, RunError
+from fedpac.methods import list_methods
+from fedpac.methods.base import Which
+from fedpac.runs.folder import RunStore
+from fedpac.strict import shown
+
+Floats: TypeAlias = NDArray[np.float64]
+When: TypeAlias = Literal["final", "best"]
+SPLITS: tuple[Which, Which] = ("received", "personal")
+STATED = {  # what is read of a config, whatever version wrote it
+    "method.name": str, "model": str, "data.dataset": str, "data.scenario": str, "training": dict, "run.seed": int,
+    "run.rounds": int,
+}  # fmt: skip
+LONG = 40  # characters of a name that say what is different about a run
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """One run as read from its folder."""
+
+    path: Path
+    config: dict[str, Any]
+    title: str
+    reported: Which
+    note: str  # "stand-in: ..." where the numbers may not be set beside published ones
+    sizes: Floats  # training samples of every client
+    groups: list[int | None]
+    class_counts: NDArray[np.int64]  # training samples of each class (columns) for each client (rows)
+    accuracy: dict[Which, dict[int, Floats]]  # split -> round -> accuracy of every client
+    last_round: int
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    environment: dict[str, Any]
+
+    @property
+    def method(self) -> str:
+        return str(self.config["method"]["name"])
+
+    @property
+    def dataset(self) -> str:
+        return "own" if self.federated else str(self.config["data"]["dataset"])
+
+    @property
+    def scenario(self) -> str:
+        return "the sites' own data" if self.federated else f"{self.dataset} {self.config['data']['scenario']}"
+
+    @property
+    def federated(self) -> bool:
+        """Whether the clients were real sites, whose data only they have."""
+        return "federation" in self.config
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["run"]["seed"])
+
+    @property
+    def wanted_rounds(self) -> int:
+        return int(self.config["run"]["rounds"])
+
+    @property
+    def finished(self) -> bool:
+        return self.last_round >= self.wanted_rounds
+
+    @cached_property
+    def peer_weights(self) -> "PeerWeights":
+        given: dict[int, list[tuple[int, int, float]]] = {}
+        clients = set(range(len(self.sizes)))
+        try:
+            for row in RunStore(self.path).rows("weights.csv"):
+                i, j = int(row["client"]), int(row["peer"])
+                if not {i, j} <= clients:
+                    raise ValueError(f"there is no client {min({i, j} - clients)}")
+                given.setdefault(int(row["round"]), []).append((i, j, float(row["weight"])))
+        except (ValueError, LookupError) as error:
+            raise RunError(f"{self.path / 'weights.csv'} is damaged: {error}") from None
+        return PeerWeights(len(self.sizes), given)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All that a result depends on but the seed: 'method.lam', 'data.s', ..."""
+        try:
+            config = make_config(self.config, import_own=False).model_dump(mode="json")  # with younger settings, too
+        except ConfigError:
+            config = self.config  # of a version that had other ones
+        sections = {k: config[k] for k in ("method", "federation" if self.federated else "data", "training")}
+        sections["run"] = {k: v for k, v in config["run"].items() if k in ("rounds", "participation")}
+        sections["wire"] = config.get("wire", {})
+        flat = {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
+        return {**flat, "model": config["model"], "note": self.note}
+
+    @cached_property
+    def means(self) -> dict[Which, dict[int, float]]:
+        """Split -> round -> accuracy, mean over clients."""
+        return {which: {t: float(each.mean()) for t, each in rounds.items()} for which, rounds in self.accuracy.items()}
+
+    def evaluated_round(self, which: Which, when: When) -> int:
+        means = self.means[which]
+        return max(means) if when == "final" else max(means, key=lambda t: (means[t], -t))
+
+
+class PeerWeights(Mapping[int, Floats]):
+    """Round -> matrix: row i holds the weights that client i gives to all clients.
+
+    A matrix is made when it is asked for: those of all rounds of a thousand clients would take gigabytes.
+    """
+
+    def __init__(self, clients: int, given: Mapping[int, Sequence[tuple[int, int, float]]]) -> None:
+        self._clients, self._given = clients, given
+
+    def __getitem__(self, round: int) -> Floats:
+        matrix = np.zeros((self._clients, self._clients))
+        for i, j, weight in self._given[round]:
+            matrix[i, j] = weight
+        return matrix
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+
+def read_run(path: Path) -> RunData:
+    """A run's folder, finished or not, with at least one evaluated round."""
+    store = RunStore.open(path)
+    config = read_config(path / "config.toml")
+    environment = store.read_json("environment.json") if (path / "environment.json").exists() else {}
+    try:
+        _check_stated(config)
+        title, reported = _title_and_reported(config["method"]["name"], store, environment)
+        clients = store.rows("clients.csv")
+        if [int(row["client"]) for row in clients] != list(range(len(clients))):
+            raise ValueError("clients.csv does not list the clients 0, 1, ... in order")
+        sizes = np.array([_count(row["train"]) for row in clients], dtype=float)
+        groups = [int(row["group"]) if row["group"] else None for row in clients]
+        counts = np.array([[_count(v) for k, v in row.items() if k.startswith("class_")] for row in clients])
+        rounds = store.rows("rounds.csv")
+        seconds = sum(float(row["seconds"]) for row in rounds)
+        up, down = (sum(_count(row[key]) for row in rounds) for key in ("bytes_up", "bytes_down"))
+        accuracy = _accuracies(store, len(clients), some_absent=_some_absent(store, config["run"]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path} cannot be read as a run: {error}") from None
+    if not all(accuracy.values()):
+        raise NotEvaluatedError(f"{path} has no evaluated round yet: continue it with 'fedpac resume {path}'")
+    return RunData(
+        path=path,
+        config=config,
+        title=title,
+        reported=reported,
+        note=str(environment.get("note", "")),
+        sizes=sizes,
+        groups=groups,
+        class_counts=counts,
+        accuracy=accuracy,
+        last_round=len(rounds),
+        seconds=seconds,
+        bytes_up=up,
+        bytes_down=down,
+        environment=environment,
+    )
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**53:  # what a float can count to
+        raise ValueError(f"{shown(number)} is no number of things")
+    return number
+
+
+def _check_stated(config: dict[str, Any]) -> None:
+    for key, kind in STATED.items():
+        value: Any = config
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if not isinstance(value, kind):
+            raise ValueError(f"config.toml does not state {key}, as that of a run does")
+
+
+def _title_and_reported(name: str, store: RunStore, environment: dict[str, Any]) -> tuple[str, Which]:
+    """Of a method that is not fedpac's, what the run has recorded: reading a folder imports no code."""
+    if method := list_methods().get(name):
+        return method.title, method.reported
+    recorded = environment.get("method") or (store.read_json("summary.json") if store.finished else {})
+    return str(recorded.get("title", name)), "personal" if recorded.get("reported") == "personal" else "received"
+
+
+def _some_absent(store: RunStore, run: dict[str, Any]) -> bool:
+    """Whether a client may be without a result in an evaluated round."""
+    sampled = run.get("evaluate_clients") is not None or run.get("evaluate_absentees") is False
+    return sampled or (store.path / "failures.csv").exists()
+
+
+def _accuracies(store: RunStore, clients: int, some_absent: bool) -> dict[Which, dict[int, Floats]]:
+    """Split -> round -> accuracy by client. Rounds that lack one are left out; they are an error unless some may be
+    absent, or the round is the last, which a kill may have cut off."""
+    found: dict[Which, dict[int, dict[int, float]]] = {split: {} for split in SPLITS}
+    last = 0
+    for row in store.rows("metrics.csv"):
+        which, t, client = row["split"], _count(row["round"]), int(row["client"])
+        if which not in SPLITS or not 0 <= client < clients:
+            raise ValueError(f"metrics.csv, round {t}: there is no client {client} with the split '{which}'")
+        of_round = found[which].setdefault(t, {})
+        if client in of_round:
+            raise ValueError(f"metrics.csv, round {t}: client {client} is there twice ({which})")
+        of_round[client], last = float(row["accuracy"]), max(last, t)
+    accuracy: dict[Which, dict[int, Floats]] = {split: {} for split in SPLITS}
+    for which, rounds in found.items():
+        for t, of_round in rounds.items():
+            if len(of_round) == clients:
+                accuracy[which][t] = np.array([of_round[i] for i in range(clients)])
+            elif t < last and not some_absent:
+                lacking = next(i for i in range(clients) if i not in of_round)
+                raise ValueError(f"metrics.csv, round {t}: client {lacking} is missing ({which})")
+    return accuracy
+
+
+def read_runs(paths: Iterable[Path], skipped: Callable[[RunError], None] | None = None) -> list[RunData]:
+    """All runs; a folder that holds no run but has runs in it stands for them.
+
+    `skipped` is told of runs in such a folder that have only just begun; without it, one is an error.
+    """
+    found: dict[Path, RunData] = {}
+    for path in paths:
+        inside = sorted(p.parent for p in path.glob("[!.]*/config.toml"))
+        alone = (path / "config.toml").is_file() or not inside
+        for folder in [path] if alone else inside:
+            try:
+                found[folder] = read_run(folder)
+            except NotEvaluatedError as error:
+                if alone or skipped is None:
+                    raise
+                skipped(error)
+    return list(found.values())
+
+
+# --- seeds of one experiment --------------------------------------------------------------------------------------
+
+
+def together(runs: Sequence[RunData]) -> dict[str, list[RunData]]:
+    """Runs that differ in the seed alone, under a name that tells them from the others; of each, those that count."""
+    groups: dict[tuple[str, int], list[RunData]] = {}
+    for run in runs:
+        key, copy = repr(run.settings), 0
+        while any(other.seed == run.seed for other in groups.get((key, copy), [])):
+            copy += 1  # the same seed once more is no further seed: it may be of other code or another machine
+        groups.setdefault((key, copy), []).append(run)
+    firsts = [same[0] for same in groups.values()]
+    return {
+        _name(same[0], [run for run in firsts if run.title == same[0].title]): counting(same)
+        for same in groups.values()
+    }
+
+
+def counting(runs: list[RunData]) -> list[RunData]:
+    """The runs that make up an experiment's numbers: an early round of one says nothing beside finished ones."""
+    return [run for run in runs if run.finished] or runs
+
+
+def _name(run: RunData, alike: Sequence[RunData]) -> str:
+    """The method; where it was run in several ways, what is this one's own, or its folder where that is no help."""
+    if len(alike) == 1:
+        return run.title
+    keys = dict.fromkeys(key for other in alike for key in other.settings)
+    differing = [key for key in keys if len({repr(other.settings.get(key)) for other in alike}) > 1]
+    short = {key: key.rpartition(".")[2] for key in differing}
+    names = {key: name if list(short.values()).count(name) == 1 else key for key, name in short.items()}
+
+    def own(other: RunData) -> str:
+        return ", ".join(f"{names[key]}={other.settings[key]}" for key in differing if key in other.settings)
+
+    said = own(run)
+    if len(said) > LONG or [own(other) for other in alike].count(said) > 1:
+        tails = [["/".join(other.path.absolute().parts[-n:]) for other in alike] for n in range(1, 30)]
+        said = next(tail for tail in tails if len(set(tail)) == len(tail))[alike.index(run)]
+    return f"{run.title} ({said})" if said else run.title
+
+
+def stand_in_mark(notes: Iterable[str]) -> str:
+    """What follows a title wherever one of its runs is not on the published data."""
+    return " (stand-in data)" if any(notes) else ""
+
+
+def setting_title(runs: Sequence[RunData]) -> str:
+    names = ", ".join(dict.fromkeys(f"{run.scenario}, {len(run.sizes)} clients" for run in runs))
+    return names + stand_in_mark(run.note for run in runs)

@@ -1,0 +1,41 @@
+"""Weights that a server cannot read, to see whether a method's sums() are all that it needs."""
+
+from collections.abc import Iterable, Mapping
+
+from fedpac.message import Message, Part, Payload, Weights
+from fedpac.weights import weighted_sum
+
+
+class Sealed(Payload):
+    """Weights in an envelope: it can be scaled and added, and nothing else can be done with it.
+
+    It keeps the terms of the sum, so that opening it does the very arithmetic that open weights would have seen.
+    """
+
+    __slots__ = ("_terms",)
+
+    def __init__(self, terms: list[tuple[float, Weights]]) -> None:
+        self._terms = terms
+
+    def __mul__(self, factor: float) -> "Sealed":
+        return Sealed([(coefficient * factor, weights) for coefficient, weights in self._terms])
+
+    def __add__(self, other: Payload) -> "Sealed":
+        if not isinstance(other, Sealed):
+            return NotImplemented
+        return Sealed(self._terms + other._terms)
+
+
+def seal(message: Message, names: Iterable[str]) -> Message:
+    """The message with these sets of weights in envelopes."""
+    return Message(**{**message, **{name: Sealed([(1.0, message.weights(name))]) for name in names}})
+
+
+def opened(parts: Mapping[str, Part]) -> dict[str, Part]:
+    """The parts with all envelopes opened."""
+    return {name: _open(part) if isinstance(part, Sealed) else part for name, part in parts.items()}
+
+
+def _open(sealed: Sealed) -> Weights:
+    coefficients, weights = zip(*sealed._terms, strict=True)
+    return weighted_sum(weights, coefficients)

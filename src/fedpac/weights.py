@@ -1,0 +1,41 @@
+"""The one operation by which a server combines what clients sent: a weighted sum with coefficients it knows.
+
+Averages, FedPAC's heads and clusters all go through it. It works on weights, and on any payload that can be scaled and
+added, so that a method which needs nothing else runs on payloads that the server cannot read.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from fedpac.message import Message, Payload, Weights
+from fedpac.native.vectors import weighted_sum as sum_of_tensors
+
+
+def weighted_sum(payloads: Sequence[Weights], coefficients: Sequence[float]) -> Weights:
+    """sum_k coefficient_k payload_k, added up in this order.
+
+    Integer buffers (a batch counter) have no mean: the first one's value is kept.
+    """
+    first = payloads[0]
+    if isinstance(first, Payload):
+        total = first * coefficients[0]
+        for payload, coefficient in zip(payloads[1:], coefficients[1:], strict=True):
+            total = total + cast(Payload, payload) * coefficient
+        return cast(Weights, total)
+    return {
+        name: sum_of_tensors([weights[name] for weights in payloads], coefficients)
+        if tensor.is_floating_point()
+        else tensor.clone()
+        for name, tensor in first.items()
+    }
+
+
+def average(payloads: Mapping[int, Weights], shares: Mapping[int, float]) -> Weights:
+    """sum_i share_i w_i / sum_i share_i, in client order."""
+    total = sum(shares.values())
+    return weighted_sum(list(payloads.values()), [shares[i] / total for i in payloads])
+
+
+def average_of(replies: Mapping[int, Message], name: str) -> Weights:
+    """The clients' weights of that name, each counted by its number n of samples."""
+    return average({i: up.weights(name) for i, up in replies.items()}, {i: up.number("n") for i, up in replies.items()})
