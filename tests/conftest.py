@@ -1,9 +1,16 @@
 """Puts this folder on the import path, so that tests can say `from helpers import ...`."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from fedpac import cli
+from fedpac.config import make_config
+from fedpac.runs.execute import run
+from fedpac.tables.cells import fill
+from small_run import small
+from small_table import cells_of, experiment
 
 torch.set_num_threads(1)  # sums in one order, and no fight with the other test workers for cores
 
@@ -22,3 +29,38 @@ def fedpac(monkeypatch, tmp_path, capfd):
         return int(exit.value.code or 0), printed.out, printed.err
 
     return command
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory):
+    """(experiment, folder of its runs), everything run in one go."""
+    folder = tmp_path_factory.mktemp("filled")
+    small = experiment(folder)
+    done = list(fill(cells_of(small, folder / "results")))
+    assert len(done) == 6  # three runs in each of two settings: the by-product has none of its own
+    return small, folder / "results"
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """FedPAC with two seeds and FedAvg, six clients in the digits' five groups."""
+    root = tmp_path_factory.mktemp("runs")
+    for method, seed in (("fedpac", 0), ("fedpac", 1), ("fedavg", 0)):
+        config = make_config(
+            {
+                "method": method,
+                "model": "logistic",
+                "data": {"dataset": "digits", "clients": 6, "samples": 10, "test_samples": 10},
+                "training": {"epochs": 1},
+                "run": {"rounds": 3, "seed": seed, "evaluate_every": 1, "engine": "serial"},
+            }
+        )
+        run(config, root / f"{method}{seed}")
+    return root
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    run(small(), folder)
+    return folder

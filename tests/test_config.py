@@ -1,17 +1,18 @@
 """The config says what is used, and names a wrong key or value together with what is allowed."""
 
+import math
 import tomllib
 
 import pytest
 
 from fedpac.config import make_config, override, read_config
-from fedpac.data.config import PRESETS
 from fedpac.data.scenario import build, describe
+from fedpac.data.scenarios import SCENARIOS
 from fedpac.errors import ConfigError
-from fedpac.methods import methods
+from fedpac.methods import list_methods
 
 
-@pytest.mark.parametrize("name", sorted(methods()))
+@pytest.mark.parametrize("name", sorted(list_methods()))
 def test_a_config_survives_its_own_file(name):
     config = make_config({"method": name, "data": {"dataset": "digits"}})
     again = make_config(tomllib.loads(config.to_toml()))
@@ -20,7 +21,7 @@ def test_a_config_survives_its_own_file(name):
 
 
 SCENARIOS = [
-    *({"dataset": "digits", "scenario": name} for name in PRESETS if name not in ("natural", "cinic-sep")),
+    *({"dataset": "digits", "scenario": name} for name in SCENARIOS if name not in ("natural", "cinic-sep")),
     {"dataset": "digits", "scenario": "iid", "shift": "labels"},
     {"dataset": "digits", "scenario": "pathological", "shift": "rotation", "allocation": "clustered"},
     {"dataset": "digits", "groups": 3, "s": 0},
@@ -103,12 +104,31 @@ def test_own_data_are_trained_alike_whether_they_are_named_or_implied():
         ("data.clients.x=5", "config: data.clients"),
         ("lr", "not of the form section.key=value"),
         ("=3", "not of the form section.key=value"),
+        pytest.param("run.seed=" + "9" * 5000, "config: run.seed = '99999", id="5,000 digits"),
+        pytest.param("run.seed=0x" + "f" * 5000, "digits", id="5,000 hexadecimal digits"),
+        pytest.param("data.s=" + "[" * 3000, "config: data.s = '[[[", id="3,000 brackets"),
+        pytest.param("method.lam=" + "[" * 250 + "]" * 250, "nested too deeply", id="250 pairs of brackets"),
+        pytest.param(".".join("a" * 3000) + "=1", "nested too deeply", id="3,000 sections"),
     ],
 )
 def test_a_wrong_value_is_named(assignment, message):
     with pytest.raises(ConfigError) as caught:
         make_config(override({}, assignment))
     assert message in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_an_infinite_setting_survives_the_file():
+    config = make_config(override({"method": "pfedhn"}, "method.clip=inf"))
+    assert make_config(tomllib.loads(config.to_toml())) == config
+    assert config.make_method().clip == math.inf
+
+
+def test_a_file_that_nobody_means(tmp_path):
+    """The parser would take minutes."""
+    (tmp_path / "c.toml").write_text("a." * 500_000 + "a = 1")
+    with pytest.raises(ConfigError, match="more than 32,768 characters"):
+        read_config(tmp_path / "c.toml")
 
 
 def test_all_mistakes_are_told_at_once():

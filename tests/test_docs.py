@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -12,15 +13,25 @@ import matplotlib
 import pytest
 from benchmarks.pages import filled
 
-from fedpac.runs.drawing import draw
-from fedpac.runs.experiment import shipped
-from fedpac.runs.reading import read_run
-from fedpac.runs.results import exact_text, figure_settings, outcomes, page_text
+from fedpac.report.drawing import draw
+from fedpac.report.page import exact_text, figure_settings, page_text
+from fedpac.runs.read import read_run
+from fedpac.tables.cells import cells
+from fedpac.tables.results import ResultsFolder
+from fedpac.tables.rows import FilledTable
+from fedpac.tables.spec import shipped
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "results" / "fashion-mnist-20"
 PAGE = ROOT / "docs" / "results.md"
 TITLES = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+
+
+RESULTS = ResultsFolder(ROOT / "results")
+
+
+def table(name: str) -> FilledTable:
+    return FilledTable.of(shipped()[name], RESULTS)
 
 
 def percent(run: str, which: str, when: str) -> str:
@@ -30,13 +41,13 @@ def percent(run: str, which: str, when: str) -> str:
 
 def test_the_page_of_results_is_what_the_runs_give() -> None:
     """`fedpac reproduce all --minutes 0` writes it again."""
-    assert PAGE.read_text() == page_text(list(shipped().values()), ROOT / "results", PAGE)
+    assert PAGE.read_text() == page_text([table(name) for name in shipped()], PAGE)
 
 
 @pytest.mark.parametrize("name", shipped())
 def test_the_table_of_an_experiment_is_what_the_runs_give(name: str) -> None:
     file = ROOT / "results" / f"{name}.csv"
-    assert (file.read_text() if file.exists() else "") == exact_text(shipped()[name], ROOT / "results")
+    assert (file.read_text() if file.exists() else "") == exact_text(table(name))
 
 
 PINNED = re.search(r"^matplotlib==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
@@ -49,30 +60,35 @@ drawn_alike = pytest.mark.skipif(
 @pytest.mark.parametrize("name", shipped())
 def test_the_figures_of_an_experiment_are_what_the_runs_give(name: str, tmp_path: Path) -> None:
     """`fedpac reproduce all --minutes 0` draws them again."""
-    drawn = draw(shipped()[name], ROOT / "results", tmp_path / "results.md")
-    committed = (ROOT / "docs" / "img" / "results").glob("*.svg")
-    mine = [path for path in committed if path in figure_names(name)]
-    assert sorted(p.name for p in drawn if p.suffix == ".svg") == sorted(p.name for p in mine)
+    drawn = draw(table(name), tmp_path / "results.md")
+    mine = [path for path in figure_settings(shipped()[name], PAGE) if path.exists()]
+    assert sorted(p.name for p in drawn) == sorted(p.name for p in mine)
     for path in mine:
-        assert path.read_bytes() == (tmp_path / "img" / "results" / path.name).read_bytes()
+        if path.suffix == ".svg":  # the bytes of a PNG are also those of the libraries that compress it
+            assert path.read_bytes() == (tmp_path / "img" / "results" / path.name).read_bytes()
 
 
-def figure_names(name: str) -> set[Path]:
-    return {path.with_suffix(".svg") for path in figure_settings(shipped()[name], PAGE)}
+@pytest.mark.parametrize("name", shipped())
+def test_no_figure_waits_to_be_drawn(name: str, tmp_path: Path) -> None:
+    """Each committed one has the mark of what it shows. `fedpac reproduce all --minutes 0` draws those that lack it."""
+    shutil.copytree(PAGE.parent / "img" / "results", tmp_path / "img" / "results")
+    assert draw(table(name), tmp_path / "results.md") == []
 
 
 def test_every_committed_figure_belongs_to_an_experiment() -> None:
-    known = set.union(*(figure_names(name) for name in shipped()))
-    assert set((ROOT / "docs" / "img" / "results").glob("*.svg")) <= known
+    known = {path for experiment in shipped().values() for path in figure_settings(experiment, PAGE)}
+    assert set((PAGE.parent / "img" / "results").iterdir()) <= known
 
 
 @drawn_alike
 def test_the_pictures_of_readme_are_what_the_runs_give(tmp_path: Path) -> None:
     """`python studies/readme_pictures.py` draws them again."""
     subprocess.run([sys.executable, ROOT / "studies" / "readme_pictures.py", tmp_path], check=True, capture_output=True)
-    for path in tmp_path.glob("*.svg"):
-        assert path.read_bytes() == (ROOT / "docs" / "img" / path.name).read_bytes()
-        assert f"docs/img/{path.stem}.png" in (ROOT / "README.md").read_text()
+    assert len(list(tmp_path.iterdir())) == 2
+    for path in tmp_path.iterdir():
+        assert f"docs/img/{path.name}" in (ROOT / "README.md").read_text()
+        if path.suffix == ".svg":
+            assert path.read_bytes() == (ROOT / "docs" / "img" / path.name).read_bytes()
 
 
 def test_every_run_says_where_it_comes_from() -> None:
@@ -83,6 +99,13 @@ def test_every_run_says_where_it_comes_from() -> None:
             assert session["command"].startswith("fedpac ")
             assert re.fullmatch(r"[0-9a-f]{12}", session["commit"]), f"{config.parent}: {session['commit']}"
             assert session["versions"]["torch"]
+
+
+def test_weights_of_finished_runs_are_kept_only_where_a_figure_shows_them() -> None:
+    shown = {cell.folder for cell in cells(shipped()["weights"], RESULTS)}
+    kept = {path.parent for path in RESULTS.path.glob("*/*/weights.csv") if path.read_text().count("\n") > 1}
+    assert {folder for folder in kept if (folder / "summary.json").exists()} <= shown
+    assert {folder for folder in shown if folder.exists()} <= kept
 
 
 def test_the_readme_quotes_the_files() -> None:
@@ -160,8 +183,7 @@ def test_the_verdict_quotes_the_files() -> None:
 
 
 def test_fedpac_is_first_from_round_10_on() -> None:
-    table = shipped()["all-methods"]
-    rows = [row for row in outcomes(table, "fashion-mnist,20", ROOT / "results") if row.runs]
+    rows = [row for row in table("all-methods").rows["fashion-mnist,20"] if row.runs]
     rows = [row.on({0}) for row in rows]
     shared = sorted(set.intersection(*(set(row.runs[0].accuracy[row.which]) for row in rows)))
     first = [max(rows, key=lambda row: row.at(t)[0]).row for t in shared]
@@ -190,6 +212,7 @@ def test_the_spread_of_weights_is_that_of_the_file() -> None:
         "docs/methods/README.md",
         "docs/results.md",
         "docs/verdict.md",
+        "docs/own-method.md",
     ],
 )
 def test_links_lead_somewhere(page: str) -> None:

@@ -5,36 +5,58 @@ import os
 import signal
 import time
 from functools import partial
+from pathlib import Path
+from random import Random
 
 import pytest
 import torch
 
 from fedpac.engines import ENGINES, AutoEngine, ProcessEngine, SerialEngine, make_engine, process
+from fedpac.engines.site import Failure, Outcome
 from fedpac.errors import ConfigError, RunError, TrainingError
-from fedpac.federation import Federation
+from fedpac.federation import Federation, RoundLostError
+from fedpac.message import Message
+from fedpac.methods import make_method
 from fedpac.methods.fedavg import FedAvg
 from fedpac.methods.fedpac import FedPAC
-from helpers import run_federation, tiny_data, tiny_task
+from fedpac.sampling import Only, Uniform
+from helpers import Finished, run_federation, tiny_data, tiny_task
 
 
 class Broken(FedAvg):
-    """Client 1 does `deed` in round 2."""
+    """Client 1 does `deed` in round 2; with a `once`, only as long as that file is not there."""
 
     name = "broken"
     deed: str
+    once: str = ""
 
     def fit(self, client, w, down):
-        if client.id == 1 and client.round == 2:
+        if client.id == 1 and client.round == 2 and self.first_time():
             if self.deed == "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self.deed == "stops":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if self.deed == "sleeps":
+                time.sleep(600)
             if self.deed == "raises":
                 raise ZeroDivisionError("a mistake in a method")
             if self.deed == "packs what cannot be packed":
-                w = {name: tensor.to_sparse() for name, tensor in w.items()}
-                return w
+                return {name: tensor.to_sparse() for name, tensor in w.items()}
             if self.deed == "nan":
                 w = {name: torch.full_like(tensor, float("nan")) for name, tensor in w.items()}
         return super().fit(client, w, down)
+
+    def first_time(self) -> bool:
+        if not self.once:
+            return True
+        mark = Path(self.once)
+        again = mark.exists()
+        mark.touch()
+        return not again
+
+
+def two_workers(task, method, source):
+    return ProcessEngine(task, method, source, workers=2)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
@@ -61,32 +83,129 @@ def test_without_shared_memory_it_is_the_same(monkeypatch):
 
 
 def test_an_answer_that_cannot_be_packed_shows_its_traceback():
-    with pytest.raises(RuntimeError, match=r"(?s)in a worker process.*[Ss]parse"):
-        run_federation(Broken(deed="packs what cannot be packed"), rounds=3, engine=partial(ProcessEngine, workers=2))
+    with pytest.raises(RuntimeError, match=r"(?s)client 1, round 2.*[Ss]parse"):
+        run_federation(Broken(deed="packs what cannot be packed"), rounds=3, engine=two_workers)
 
 
-def test_a_lost_round_is_not_gone_on_with():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_mistake_in_a_method_shows_its_traceback(engine):
+    with pytest.raises(RuntimeError, match=r"(?s)client 1, round 2.*in fit.*ZeroDivisionError: a mistake in a method"):
+        run_federation(Broken(deed="raises"), rounds=3, engine=partial(make_engine, engine))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rounds_go_on_without_a_client_that_fails(engine):
+    finished = run_federation(Broken(deed="raises"), rounds=3, min_replies=3, engine=partial(make_engine, engine))
+    failed = [[(f.client, f.cause, f.kind) for f in report.failed] for report in finished.reports]
+    assert failed == [[], [(1, "error", "ZeroDivisionError")], []]
+    assert "client 1, round 2: ZeroDivisionError: a mistake in a method" in finished.reports[1].failed[0].reason
+    assert [s.client for s in finished.reports[1].scores if s.which == "personal"] == [0, 2, 3]
+
+
+def test_too_few_answers_change_nothing():
     data, method = tiny_data(), Broken(deed="raises")
     task = tiny_task(len(data), 3)
-    with ProcessEngine(task, method, data, 2) as engine:
-        federation = Federation(task, method, engine)
+    federation = Federation(task, method, SerialEngine(task, method, data), min_replies=4)
+    federation.step()
+    before = Message(**federation.server.state).to_bytes()
+    with pytest.raises(RoundLostError, match=r"round 2: 3 of at least 4 clients answered \(client 1, round 2: ZeroDiv"):
         federation.step()
-        with pytest.raises(RuntimeError, match="in a worker process"):
-            federation.step()
-        with pytest.raises(RunError, match="a round was lost"):
-            federation.step()
+    assert (federation.server.round, Message(**federation.server.state).to_bytes()) == (1, before)
 
 
-def test_a_worker_that_dies_is_an_error_and_not_a_wait():
+# --- workers that are lost ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deed", ["dies", "stops"])
+def test_a_worker_that_is_lost_is_replaced_and_nothing_is_different(deed, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "GLANCE", 0.1)
+    monkeypatch.setattr(process, "STALLED", 1.0)
+    for workers in (1, 2):
+        method = Broken(deed=deed, once=str(tmp_path / f"{workers}"))
+        finished = run_federation(method, rounds=3, engine=partial(ProcessEngine, workers=workers))
+        assert (tmp_path / f"{workers}").exists()
+        assert finished.bytes() == run_federation(FedAvg(), rounds=3).bytes()
+
+
+def test_a_client_that_ends_every_worker_costs_its_reply_and_not_the_run():
+    finished = run_federation(Broken(deed="dies"), rounds=3, min_replies=1, engine=two_workers)
+    assert [[(f.client, f.cause) for f in report.failed] for report in finished.reports] == [[], [(1, "lost")], []]
+    with pytest.raises(RunError, match=r"client 1 was ended by signal 9"):
+        run_federation(Broken(deed="dies"), rounds=3, engine=two_workers)
+
+
+def test_a_client_that_is_late_costs_its_reply():
     start = time.monotonic()
-    with pytest.raises(RunError, match="client 1 ended by itself"):
-        run_federation(Broken(deed="dies"), rounds=3, engine=partial(ProcessEngine, workers=2))
-    assert time.monotonic() - start < 20
+    late = partial(ProcessEngine, workers=2, deadline=1.0)
+    finished = run_federation(Broken(deed="sleeps"), rounds=3, min_replies=1, engine=late)
+    assert time.monotonic() - start < 30
+    (failure,) = finished.reports[1].failed
+    assert (failure.client, failure.cause) == (1, "deadline")
+    assert failure.reason == "client 1 did not answer within 1 s"
 
 
-def test_a_mistake_in_a_method_shows_its_traceback():
-    with pytest.raises(RuntimeError, match=r"(?s)in a worker process.*ZeroDivisionError: a mistake in a method"):
-        run_federation(Broken(deed="raises"), rounds=3, engine=partial(ProcessEngine, workers=2))
+def test_what_failed_equals_what_was_not_chosen():
+    """30 % of the clients fail at random: as if they had never been asked."""
+    data = tiny_data(sizes=(5,) * 10)
+    random = Random(1)
+    absent = {t: {i for i in range(10) if random.random() < 0.3} for t in range(1, 5)}
+    for name in ("fedavg", "fedpac", "scaffold", "ditto", "fedfomo", "pfedhn"):
+        method = make_method(name)
+        flaky = run_federation(method, rounds=4, data=data, min_replies=1, engine=partial(Flaky, absent=absent))
+        assert {t: {f.client for f in r.failed} for t, r in enumerate(flaky.reports, 1)} == absent
+        task = tiny_task(10, 4, sample=data[0].train.tensors()[0][0])
+        engine = SerialEngine(task, method, data)
+        without = Federation(task, method, engine, sampler=Only(Uniform(), absent))
+        others = Finished(task, without, list(without.rounds()))
+        assert flaky.bytes() == others.bytes()
+        for one, other in zip(flaky.reports, others.reports, strict=True):
+            assert received(one) == received(other)
+
+
+def received(report):
+    return [score for score in report.scores if score.which == "received"]
+
+
+class Flaky(SerialEngine):
+    """Some clients fail when they should learn."""
+
+    def __init__(self, task, method, source, absent):
+        super().__init__(task, method, source)
+        self.absent = absent
+
+    def run(self, jobs):
+        for job in jobs:
+            if job.learns and job.client in self.absent[job.round]:
+                yield Outcome(job.client, error=Failure(job.client, "lost", "the cleaner pulled the plug"))
+            else:
+                yield self.site.work(job)
+
+
+def test_a_round_that_is_repeated_is_learned_once():
+    """Its clients start again from what they knew before it."""
+    data = tiny_data()
+    task, method = tiny_task(len(data), 3), make_method("ditto")
+    engine = Moody(task, method, data)
+    federation = Federation(task, method, engine, min_replies=4)
+    repeated = Finished(task, federation, list(federation.rounds()))
+    assert engine.rounds == [1, 2, 2, 3]
+    assert repeated.bytes() == run_federation(make_method("ditto"), rounds=3).bytes()
+
+
+class Moody(SerialEngine):
+    """Client 3 does not answer when it is asked for the first time in round 2."""
+
+    def __init__(self, task, method, source):
+        super().__init__(task, method, source)
+        self.rounds = []
+
+    def run(self, jobs):
+        outcomes = list(super().run(jobs))
+        if jobs[0].learns:
+            self.rounds.append(jobs[0].round)
+            if self.rounds == [1, 2]:
+                outcomes[3] = Outcome(3, error=Failure(3, "lost", "a power cut, after it had learned"))
+        return outcomes
 
 
 @pytest.mark.parametrize("deed", ["", "dies", "raises"])
@@ -134,3 +253,31 @@ def test_serial_leaves_torch_as_it_was():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+class Forgetful(FedAvg):
+    """Does what newcomers do."""
+
+    name = "forgetful"
+    deed: str
+
+    def fit(self, client, w, down):
+        if self.deed == "sets an attribute":
+            self.last = w
+        return None if self.deed == "returns nothing" else super().fit(client, w, down)
+
+    def personal(self, client, down, up):
+        return up.weights("w") if self.deed == "gives weights" else super().personal(client, down, up)
+
+
+@pytest.mark.parametrize(
+    ("deed", "told"),
+    [
+        ("returns nothing", r"method forgetful: fit\(\) returned nothing; expected the trained weights"),
+        ("sets an attribute", "method forgetful: 'last' is set on the method"),
+        ("gives weights", r"method forgetful: personal\(\) returned a dict; expected the model"),
+    ],
+)
+def test_a_newcomers_mistake_names_the_method_and_what_was_expected(deed, told):
+    with pytest.raises(ConfigError, match=told):
+        run_federation(Forgetful(deed=deed), rounds=1)

@@ -3,8 +3,10 @@
 import pytest
 
 from fedpac.engines import SerialEngine
+from fedpac.evaluation import Evaluation
 from fedpac.federation import Federation
 from fedpac.methods import make_method
+from fedpac.sampling import Uniform
 from fedpac.training import evaluate
 from helpers import run_federation, tiny_data, tiny_task
 
@@ -14,24 +16,28 @@ def federation(clients: int, rounds: int, participation: float, seed: int = 3, e
     task = tiny_task(clients, rounds, seed=seed)
     method = make_method("fedavg")
     engine = SerialEngine(task, method, data)
-    return Federation(task, method, engine, participation=participation, evaluate_every=evaluate_every)
+    return Federation(task, method, engine, sampler=Uniform(participation), evaluation=Evaluation(evaluate_every))
+
+
+def choose(clients: int, rounds: int, share: float, round: int, seed: int = 3) -> list[int]:
+    return Uniform(share).choose(tiny_task(clients, rounds, seed=seed), round, range(clients))
 
 
 def test_a_share_of_the_clients_takes_part_and_all_in_the_last_round():
-    plan = [federation(10, 6, 0.3).choose(t) for t in range(1, 7)]
+    plan = [choose(10, 6, 0.3, t) for t in range(1, 7)]
     assert [len(chosen) for chosen in plan] == [3, 3, 3, 3, 3, 10]
     assert all(chosen == sorted(set(chosen)) for chosen in plan)
     assert len({tuple(chosen) for chosen in plan}) > 2  # drawn anew in every round
 
 
 def test_who_takes_part_depends_on_seed_and_round_alone():
-    plans = [[federation(10, 9, 0.3, seed=seed).choose(t) for t in range(1, 9)] for seed in (1, 1, 2)]
+    plans = [[choose(10, 9, 0.3, t, seed) for t in range(1, 9)] for seed in (1, 1, 2)]
     assert plans[0] == plans[1] != plans[2]
-    assert federation(10, 9, 0.3, seed=1).choose(5) == plans[0][4]  # also out of order, as after a restart
+    assert choose(10, 9, 0.3, 5, seed=1) == plans[0][4]  # also out of order, as after a restart
 
 
 def test_somebody_always_takes_part():
-    assert len(federation(4, 9, 0.01).choose(1)) == 1
+    assert len(choose(4, 9, 0.01, 1)) == 1
 
 
 def test_evaluation_comes_at_its_cadence_and_always_last():
@@ -74,6 +80,8 @@ def test_evaluating_more_often_changes_nothing_else(method):
         data = tiny_data()
         task = tiny_task(len(data), 3)
         chosen = make_method(method)
-        running = Federation(task, chosen, SerialEngine(task, chosen, data), participation=0.5, evaluate_every=cadence)
+        running = Federation(
+            task, chosen, SerialEngine(task, chosen, data), sampler=Uniform(0.5), evaluation=Evaluation(cadence)
+        )
         results.append(list(running.rounds())[-1].scores)
     assert results[0] == results[1]

@@ -1,21 +1,26 @@
 """Messages turn into bytes and back exactly; bytes from elsewhere are refused, never executed."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from safetensors.torch import save
 
 from fedpac.errors import MessageError
 from fedpac.message import Message
 
-NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1, max_size=8)
+NAMES = st.one_of(
+    st.text(st.characters(codec="utf-8", exclude_characters="/"), max_size=8), st.sampled_from(["self", "cls", "parts"])
+)
 TENSORS = arrays("float32", array_shapes(max_dims=3, max_side=3)).map(torch.from_numpy)
 PARTS = st.one_of(st.floats(allow_nan=False), TENSORS, st.dictionaries(NAMES, TENSORS, max_size=3))
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.dictionaries(NAMES.filter(lambda n: n != "self"), PARTS, max_size=4))
+@given(st.dictionaries(NAMES, PARTS, max_size=4))
 def test_bytes_and_back(parts):
     message = Message(**parts)
     again = Message.from_bytes(message.to_bytes())
@@ -58,8 +63,6 @@ def test_noise_is_refused(data):
 
 
 def test_a_file_of_somebody_else_is_refused():
-    from safetensors.torch import save
-
     with pytest.raises(MessageError, match="not a fedpac message"):
         Message.from_bytes(save({"a": torch.ones(2)}))
 
@@ -72,6 +75,40 @@ def test_a_missing_part_is_named():
 def test_a_part_of_another_kind_is_named():
     with pytest.raises(MessageError, match="'w' is a Tensor, not a set of weights"):
         Message(w=torch.ones(1)).weights("w")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ('{"n": NaN}', "'n' is NaN"),
+        ('{"n": %s}' % ("9" * 400), "'n' is a number too large"),
+        ('{"n": %s}' % ("9" * 5000), "not a fedpac message"),
+        ('{"n": "1"}', "'n' is a str"),
+        ('{"w": 1}', "'w' is there twice"),
+        ('["n"]', "not a fedpac message"),
+        ("[" * 100_000, "not a fedpac message"),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_forged_numbers_are_refused(numbers, message):
+    data = save({"w": torch.ones(2)}, {"fedpac": f'{{"numbers": {numbers}, "empty": []}}'})
+    with pytest.raises(MessageError, match=message):
+        Message.from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (math.nan, "'a' is NaN"),
+        (10**400, "too large"),
+        ({"w": 1.0}, "has 'w', a float; a set of weights holds tensors"),
+        (None, "'a' is a NoneType"),
+    ],
+    ids=["nan", "large", "number in weights", "none"],
+)
+def test_a_part_that_cannot_travel_is_named(part, message):
+    with pytest.raises(MessageError, match=message):
+        Message(a=part)
 
 
 def test_a_name_with_the_separator_is_refused():

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from fedpac.errors import ConfigError
+from fedpac.model_check import check_model
 from fedpac.models import (
     Classifier,
     build_model,
-    check_model,
     copy_with,
     load_into,
     paper_cnn,
@@ -64,7 +64,7 @@ def test_a_module_without_body_and_head_is_refused():
 def test_weights_outside_body_and_head_are_refused():
     model = Classifier(nn.Linear(2, 2), nn.Linear(2, 2))
     model.extra = nn.Linear(1, 1)
-    with pytest.raises(ConfigError, match=r"these do not: extra\.weight, extra\.bias"):
+    with pytest.raises(ConfigError, match=r"do not belong to them: extra\.weight, extra\.bias"):
         check_model(model)
 
 

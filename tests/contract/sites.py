@@ -1,63 +1,24 @@
-"""Engines that make life hard for a method: clients that finish in odd orders, and clients that share no memory."""
+"""Engines for the tests alone: one that listens, and clients in processes of their own."""
 
 import json
 import multiprocessing
 import os
-import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fedpac.data.clients import ClientData, Part, Pool
-from fedpac.engines import AutoEngine, Engine, SerialEngine
-from fedpac.engines.process import job_parts, outcome_of, outcome_parts
+from fedpac.data.clients import ClientData, Pool, Samples
+from fedpac.engines import Engine, SerialEngine
+from fedpac.engines.process import outcome_of, outcome_parts
 from fedpac.engines.site import Job, Outcome, Site
+from fedpac.engines.store import FolderStore
 from fedpac.message import Message
 from fedpac.methods import Method, make_method
-from fedpac.task import Task
+from fedpac.task import State, Task
 from helpers import tiny_task
-
-
-class Reversed(SerialEngine):
-    """The last client answers first."""
-
-    def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
-        return super().run(iter(list(jobs)[::-1]))
-
-
-class Shuffled(SerialEngine):
-    """Clients work in one order and answer in another."""
-
-    def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
-        waiting = list(jobs)
-        random.Random(len(waiting)).shuffle(waiting)
-        outcomes = list(super().run(iter(waiting)))
-        random.Random(7).shuffle(outcomes)
-        return outcomes
-
-
-class Moving(AutoEngine):
-    """The first visits of a kind are made in this process, all others in workers."""
-
-    short = 0.0
-
-
-class Recording(SerialEngine):
-    """Keeps what was sent and answered in every learning job."""
-
-    def __init__(self, task: Task, method: Method, data: Sequence[ClientData]) -> None:
-        super().__init__(task, method, data)
-        self.sent: list[tuple[int, Message, Message]] = []  # (round, down, up)
-
-    def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
-        waiting = list(jobs)
-        outcomes = list(super().run(iter(waiting)))
-        pairs = zip(waiting, outcomes, strict=True)
-        self.sent += [(job.round, job.down, outcome.up) for job, outcome in pairs if outcome.up is not None]
-        return outcomes
 
 
 class Listening(SerialEngine):
@@ -67,17 +28,20 @@ class Listening(SerialEngine):
         super().__init__(task, method, data)
         self.heard: dict[int, Message] = {}
 
-    def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
+    def run(self, jobs: Sequence[Job]) -> Iterable[Outcome]:
         waiting = list(jobs)
         self.heard |= {job.client: job.down for job in waiting if job.kind != "receive"}
-        return super().run(iter(waiting))
+        return super().run(waiting)
 
 
 class Hospitals:
-    """One spawned process for each client. It gets its own samples once, then only bytes: method, job, state."""
+    """One spawned process for each client. It gets its own samples once, then only bytes; its state is in a folder."""
 
-    def __init__(self, data: Sequence[ClientData], rounds: int) -> None:
+    def __init__(self, data: Sequence[ClientData], rounds: int, folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
+        self.task = tiny_task(len(data), rounds)
+        self.folder = folder
+        self.federations = 0
         self.rooms = []
         for i, own in enumerate(data):
             here, there = context.Pipe()
@@ -98,32 +62,32 @@ class Hospitals:
 
 
 class HospitalEngine(Engine):
-    """Talks to the hospitals; holds neither data nor task."""
+    """Talks to the hospitals; holds neither data nor states."""
 
     def __init__(self, hospitals: Hospitals, method: Method) -> None:
-        super().__init__()
+        super().__init__(hospitals.task, method)
         self.hospitals = hospitals
-        self.order = json.dumps({"name": method.name, "settings": method.model_dump(mode="json")}).encode()
+        hospitals.federations += 1
+        self.folder = hospitals.folder / str(hospitals.federations)
+        self.order = {"name": method.name, "settings": method.model_dump(mode="json"), "folder": str(self.folder)}
 
-    def run(self, jobs: Iterator[Job]) -> Iterable[Outcome]:
-        asked: list[Connection] = []
+    def run(self, jobs: Sequence[Job]) -> Iterable[Outcome]:
         for job in jobs:
             connection = self.hospitals.rooms[job.client][1]
-            connection.send_bytes(self.order)
-            send(connection, *job_parts(job))
-            asked.append(connection)
-        return [outcome_of(*receive(connection)) for connection in asked]
+            connection.send_bytes(json.dumps({**self.order, "kind": job.kind, "round": job.round}).encode())
+            connection.send_bytes(job.down.to_bytes())
+        return [receive(self.hospitals.rooms[job.client][1]) for job in jobs]
+
+    def snapshot(self) -> dict[int, State]:
+        """For the test alone: a server cannot look into its sites' folders."""
+        states = {i: FolderStore(self.folder / str(i)).newest(i) for i in range(self.task.clients)}
+        return {i: state for i, state in states.items() if state}
 
 
-def send(connection: Connection, header: dict[str, Any], messages: Sequence[Message]) -> None:
-    connection.send_bytes(json.dumps([header, len(messages)]).encode())
-    for message in messages:
-        connection.send_bytes(message.to_bytes())
-
-
-def receive(connection: Connection) -> tuple[dict[str, Any], list[Message]]:
-    header, count = json.loads(connection.recv_bytes())
-    return header, [Message.from_bytes(connection.recv_bytes()) for _ in range(count)]
+def receive(connection: Connection) -> Outcome:
+    header = json.loads(connection.recv_bytes())
+    messages = [Message.from_bytes(connection.recv_bytes())] if header.pop("answered") else []
+    return outcome_of(header, [*messages, *[Message()] * len(messages)])[0]
 
 
 def _hospital(connection: Connection, i: int, clients: int, rounds: int) -> None:
@@ -131,15 +95,19 @@ def _hospital(connection: Connection, i: int, clients: int, rounds: int) -> None
     task = tiny_task(clients, rounds)
     own = Message.from_bytes(connection.recv_bytes())
 
-    def part(x: Tensor, y: Tensor) -> Part:
-        return Part(Pool(x, y), torch.arange(len(y)))
+    def part(x: Tensor, y: Tensor) -> Samples:
+        return Samples(Pool(x, y), torch.arange(len(y)))
 
     data = {i: ClientData(part(own.tensor("x"), own.tensor("y")), part(own.tensor("tx"), own.tensor("ty")))}
     while True:
         try:
             order = json.loads(connection.recv_bytes())
-            header, (down, state) = receive(connection)
+            down = Message.from_bytes(connection.recv_bytes())
         except EOFError:
             os._exit(0)  # there is nothing to tidy up, and torch takes seconds to do so
-        site = Site(task, make_method(order["name"], order["settings"]), data)  # type: ignore[arg-type]
-        send(connection, *outcome_parts(site.work(Job(**header, down=down, state=dict(state)))))
+        method, store = make_method(order["name"], order["settings"]), FolderStore(Path(order["folder"]) / str(i))
+        outcome = Site(task, method, data, store).work(Job(order["kind"], i, order["round"], down))
+        header, messages = outcome_parts(outcome, {})
+        connection.send_bytes(json.dumps({**header, "answered": outcome.up is not None}).encode())
+        if outcome.up is not None:
+            connection.send_bytes(messages[0].to_bytes())

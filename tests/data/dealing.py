@@ -3,9 +3,9 @@
 import torch
 
 from fedpac.data import DataConfig, Scenario
-from fedpac.data.config import PRESETS
+from fedpac.data.scenarios import SCENARIOS
 
-DEALT = sorted(set(PRESETS) - {"natural", "cinic-sep"})
+DEALT = sorted(set(SCENARIOS) - {"natural", "cinic-sep"})
 
 
 def same(a: Scenario, b: Scenario) -> bool:

@@ -4,6 +4,8 @@ import tarfile
 import warnings
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from hashlib import md5
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from PIL import Image
 from fedpac.data import datasets
 from fedpac.data.datasets import Dataset, data_root, load
 from fedpac.data.formats import CINIC_CLASSES
+from fedpac.data.published import PUBLISHED
 from fedpac.errors import DataError
 
 REAL = os.environ.get("FEDPAC_DATA")
@@ -147,7 +150,7 @@ def test_unknown_data_set_names_the_nearest():
 
 def test_second_load_reads_only_the_cache(tmp_path, fashion, monkeypatch):
     load("fashion-mnist", tmp_path)
-    monkeypatch.setattr(datasets, "_contents", lambda sources: pytest.fail("decoded again"))
+    monkeypatch.setattr(datasets, "contents", lambda sources, most: pytest.fail("decoded again"))
     holds(load("fashion-mnist", tmp_path), fashion)
 
 
@@ -204,6 +207,58 @@ def test_data_in_a_read_only_folder_are_cached_elsewhere(tmp_path, fashion, monk
     holds(load("fashion-mnist", tmp_path), fashion)
     assert not (tmp_path / "fashion-mnist" / "decoded").exists()
     assert (tmp_path / "home" / "fashion-mnist" / "decoded").exists()
+
+
+# ---------------------------------------------------------------- whose files they are
+
+
+@pytest.fixture
+def publish(tmp_path, fashion, monkeypatch):
+    """Says that the tiny Fashion-MNIST is what was published, and counts how often files are checked."""
+    recipe = PUBLISHED["fashion-mnist"]
+    files = [tmp_path / "fashion-mnist" / name for name in recipe.wanted]
+    sums = [(md5(f.read_bytes()).hexdigest(), md5(gzip.decompress(f.read_bytes())).hexdigest()) for f in files]
+    published = [replace(d, md5=one, holds=other) for d, (one, other) in zip(recipe.downloads, sums, strict=True)]
+    monkeypatch.setitem(PUBLISHED, "fashion-mnist", replace(recipe, downloads=tuple(published), images=(200, 100)))
+    checked = []
+    check = datasets._is_published
+    monkeypatch.setattr(datasets, "_is_published", lambda path, *rest: checked.append(path) or check(path, *rest))
+    return checked
+
+
+def test_published_files_are_checked_once(tmp_path, publish):
+    for _ in range(3):
+        assert load("fashion-mnist", tmp_path).note == ""
+    assert len(publish) == 4
+
+
+def test_files_that_were_packed_anew_or_unpacked_are_still_the_publishers(tmp_path, publish):
+    images, unpacked = (tmp_path / "fashion-mnist" / f"t10k-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
+    images.write_bytes(gzip.compress(gzip.decompress(images.read_bytes()), 9))
+    unpacked.with_suffix("").write_bytes(gzip.decompress(unpacked.read_bytes()))
+    unpacked.unlink()
+    assert load("fashion-mnist", tmp_path).note == ""
+
+
+def test_a_file_that_is_not_the_publishers_makes_a_stand_in(tmp_path, fashion, publish):
+    assert load("fashion-mnist", tmp_path).note == ""
+    images = fashion["x_test"].copy()
+    images[7, 3, 3] ^= 1  # one bit of one pixel; the file is sound
+    (tmp_path / "fashion-mnist" / "t10k-images-idx3-ubyte.gz").write_bytes(idx(images))
+    for _ in range(2):
+        note = load("fashion-mnist", tmp_path).note
+        assert note == "stand-in: t10k-images-idx3-ubyte.gz is not the published file"
+    assert len(publish) == 4 + 3
+
+
+def test_what_cannot_be_remembered_is_checked_again(tmp_path, publish, monkeypatch):
+    def refuse(path, data):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(datasets, "write_atomically", refuse)
+    for _ in range(2):
+        assert load("fashion-mnist", tmp_path).note == ""
+    assert len(publish) == 8
 
 
 # ---------------------------------------------------------------- wrong files
@@ -268,7 +323,7 @@ def test_one_missing_cifar_batch(tmp_path, cifar):
 def test_damaged_archive(tmp_path, name, archive):
     (tmp_path / name).mkdir()
     (tmp_path / name / archive).write_bytes(b"\x1f\x8b damaged")
-    fails(tmp_path, name, archive, "cannot be read")
+    fails(tmp_path, name, archive, "is not a readable")
 
 
 def test_archive_without_the_files(tmp_path):
@@ -283,7 +338,7 @@ def test_archive_without_the_files(tmp_path):
 @pytest.mark.parametrize(
     ("path", "content", "words"),
     [
-        ("train/dog/bad.png", b"not a picture", ("bad.png", "not a readable PNG")),
+        ("train/dog/bad.png", b"not a picture", ("bad.png", "is not a readable")),
         ("train/dog/big.png", png(np.zeros((64, 48, 3), np.uint8)), ("big.png", "48 x 64", "expected 32 x 32")),
         ("train/zebra/a.png", png(np.zeros((32, 32, 3), np.uint8)), ("'zebra'", "airplane")),
     ],

@@ -10,6 +10,7 @@ import pytest
 
 from fedpac.data import datasets, download
 from fedpac.data.download import Download, fetch
+from fedpac.data.published import PUBLISHED
 from fedpac.errors import DataError
 
 CONTENT = bytes(range(256)) * 8192  # 2 MB
@@ -125,8 +126,8 @@ def test_a_missing_set_is_downloaded_and_decoded(tmp_path, server, fashion, monk
     file = tmp_path / "fashion-mnist" / "t10k-images-idx3-ubyte.gz"
     server.content = file.read_bytes()
     file.unlink()
-    recipe = datasets.RECIPES["fashion-mnist"]
+    recipe = PUBLISHED["fashion-mnist"]
     moved = [Download(server.url(d.name), hashlib.md5(server.content).hexdigest()) for d in recipe.downloads]
-    monkeypatch.setitem(datasets.RECIPES, "fashion-mnist", replace(recipe, downloads=tuple(moved)))
+    monkeypatch.setitem(PUBLISHED, "fashion-mnist", replace(recipe, downloads=tuple(moved)))
     assert (datasets.load("fashion-mnist", tmp_path).test.x[:, 0].numpy() == fashion["x_test"]).all()
     assert len(server.asked) == 1

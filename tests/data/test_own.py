@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from formats import png
 from fedpac.data import describe, from_arrays, from_folder, from_owners
 from fedpac.data.own import pooled
 from fedpac.errors import DataError
+from fedpac.runs.execute import data_digest
 
 
 def client(n=10, m=4, shape=(5,), classes=3, seed=0, dtype=np.float64):
@@ -32,9 +34,9 @@ def test_arrays_come_back_as_they_were(convert):
     for (x_train, y_train, x_test, y_test), own in zip(given, scenario.clients, strict=True):
         for x, y, part in ((x_train, y_train, own.train), (x_test, y_test, own.test)):
             got_x, got_y = part.tensors()
-            assert got_x.dtype == torch.float32
+            assert got_x.dtype == torch.float64
             assert got_y.dtype == torch.int64
-            np.testing.assert_array_equal(got_x.numpy(), np.asarray(x, np.float32))
+            np.testing.assert_array_equal(got_x.numpy(), np.asarray(x))
             np.testing.assert_array_equal(got_y.numpy(), np.asarray(y))
     assert describe(scenario).tolist() == [[4, 3, 3], [3, 2, 2], [1, 0, 0]]
 
@@ -48,6 +50,36 @@ def test_images_become_channels_first_from_minus_one_to_one(shape):
     torch.testing.assert_close(scenario.clients[0].train.tensors()[0], want.float() / 127.5 - 1)
     assert scenario.classes == 10
     assert scenario.shape == tuple(want.shape[1:])
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (np.float16, torch.float16),
+        (np.float32, torch.float32),
+        (np.float64, torch.float64),
+        *(
+            (kind, torch.int64)
+            for kind in (bool, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64)
+        ),
+    ],
+)
+def test_floats_keep_their_precision_and_whole_numbers_are_whole(given, kept):
+    own = client(dtype=given)
+    x = from_arrays([own]).clients[0].train.tensors()[0]
+    assert x.dtype == kept
+    np.testing.assert_array_equal(x.numpy(), own[0])
+
+
+def test_numbers_of_different_types_may_meet():
+    scenario = from_arrays([client(dtype=np.int32), client(dtype=np.float32), client(dtype=np.float64)])
+    assert scenario.clients[0].train.pool.x.dtype == torch.float64
+
+
+def test_what_names_the_data_does_not_depend_on_their_type():
+    """It is compared with that of runs from before types were kept."""
+    digests = {data_digest(from_arrays([client(dtype=kind)])) for kind in (np.float64, np.float32, np.int64, np.uint8)}
+    assert len(digests) == 1
 
 
 x, y, xt, yt = client()
@@ -65,9 +97,12 @@ x, y, xt, yt = client()
         ([(x, y + 2, xt, yt)], "the label 4, allowed are 0 to 3"),
         ([(x, y + 10**10, xt, yt)], "expected classes numbered 0, 1, 2, ..."),
         ([(x * np.nan, y, xt, yt)], "infinite or not a number"),
+        ([(x + 1e300, y, xt, yt)], "infinite or not a number"),
+        ([(x[:, :0], y, xt, yt)], "client 0, train: the samples of x are empty"),
+        ([(np.full((10, 5), 2**64 - 1, np.uint64), y, xt, yt)], "whole numbers beyond 2^63"),
         ([(x * 1j, y, xt, yt)], "x has complex numbers"),
-        ([(x, y, xt[:, :3], yt)], "client 0: samples are torch.float32 of shape (3,)"),
-        ([(x, y, xt, yt), client(shape=(6,))], "client 1: samples are torch.float32 of shape (6,), those before"),
+        ([(x, y, xt[:, :3], yt)], "client 0: samples are torch.float64 of shape (3,)"),
+        ([(x, y, xt, yt), client(shape=(6,))], "client 1: samples are torch.float64 of shape (6,), those before"),
         ([client(shape=(4, 4), dtype=np.uint8), client(shape=(1, 4, 4))], "torch.uint8"),
         ([client(shape=(5, 4, 4), dtype=np.uint8)], "1 or 3 channels"),
     ],
@@ -111,7 +146,7 @@ def test_folder_of_npz_files(tmp_path: Path):
         ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "split": [0, 0, 0]}, "bad: there are no test samples"),
         ({"x": np.zeros((1, 2)), "y": np.zeros(1, int)}, "no client has 2 samples"),
         ({"x": np.zeros((3, 2)), "y": ["cat", "dog", "cat"]}, "expected numbers in x and y"),
-        ({"x": np.array([object()] * 3), "y": np.zeros(3, int)}, "plain arrays"),
+        ({"x": np.array([object()] * 3), "y": np.zeros(3, int)}, "plain array"),
     ],
 )
 def test_bad_npz_file(tmp_path, content, words):
@@ -184,7 +219,7 @@ def test_bad_images(tmp_path):
     with pytest.raises(DataError, match=r"1\.png is 5 x 6 pixels, the images before it are 4 x 6"):
         from_folder(tmp_path)
     (tmp_path / "ann" / "cat" / "1.png").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"1\.png is not a readable image"):
+    with pytest.raises(DataError, match=r"1\.png is not a readable"):
         from_folder(tmp_path)
     (tmp_path / "ann" / "cat" / "1.png").unlink()
     with pytest.raises(DataError, match="no client has 2 samples"):
@@ -196,6 +231,19 @@ def test_bad_images(tmp_path):
     (tmp_path / "bob" / "Cat").rmdir()
     (tmp_path / "bob" / "dog").mkdir(parents=True)
     with pytest.raises(DataError, match="bob has no PNG or JPEG images"):
+        from_folder(tmp_path)
+
+
+def test_pictures_that_are_small_on_disk_must_not_fill_the_memory(tmp_path):
+    for i in range(3):
+        picture(tmp_path / "ann" / "cat" / f"{i}.png", 0, (4096, 4096, 3))
+    with pytest.raises(DataError, match=r"ann: [\d,]+ bytes would expand to 150,994,944"):
+        from_folder(tmp_path)
+
+
+def test_a_pipe_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "a.npz")
+    with pytest.raises(DataError, match=r"a\.npz is not a file"):
         from_folder(tmp_path)
 
 
@@ -287,5 +335,5 @@ def test_a_pool_that_cannot_be(tmp_path):
     with pytest.raises(DataError, match="nothing is left to test on"):
         pooled(tmp_path / "a.npz", 0, 0.2)
     np.savez(tmp_path / "b.npz", x=np.zeros((2, 4)), y=np.arange(2))
-    with pytest.raises(DataError, match=r"b: samples are torch.float32 of shape \(4,\)"):
+    with pytest.raises(DataError, match=r"b: samples are torch.float64 of shape \(4,\)"):
         pooled(tmp_path, 0, 0.2)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedpac.data import DataConfig, build, describe
-from fedpac.data.config import PRESETS
 from fedpac.data.scenario import repeated
+from fedpac.data.scenarios import SCENARIOS
 from fedpac.errors import DataError
 
 REAL = os.environ.get("FEDPAC_DATA")
@@ -288,7 +288,7 @@ def test_every_key_is_documented():
 
 
 @pytest.mark.skipif(REAL is None, reason="FEDPAC_DATA does not point to the real data sets")
-@pytest.mark.parametrize("name", sorted(set(PRESETS) - {"natural"}))
+@pytest.mark.parametrize("name", sorted(set(SCENARIOS) - {"natural"}))
 def test_every_scenario_on_the_real_sets(name):
     for dataset in ["cinic10"] if name == "cinic-sep" else ["fashion-mnist", "cifar10", "emnist", "cinic10"]:
         if not Path(REAL, dataset).exists():

@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedpac.data import Part, Pool, crop_and_flip
+from fedpac.data import Pool, Samples, crop_and_flip
 from fedpac.data.shift import relabelling, rotate
 from fedpac.native import vectors
 
@@ -22,7 +22,7 @@ def pool():
 
 
 def test_part_normalises_its_images(pool):
-    x, y = Part(pool, torch.tensor([3, 7])).tensors()
+    x, y = Samples(pool, torch.tensor([3, 7])).tensors()
     mean, std = torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1), torch.tensor([0.2, 0.3, 0.4]).view(3, 1, 1)
     torch.testing.assert_close(x, (pool.x[[3, 7]].float() / 255 - mean) / std)
     assert x.dtype == torch.float32
@@ -31,17 +31,17 @@ def test_part_normalises_its_images(pool):
 
 
 def test_part_gives_a_copy(pool):
-    part = Part(pool, torch.arange(20))
+    part = Samples(pool, torch.arange(20))
     before = part.tensors()[0]
     part.tensors()[0].zero_()
     assert torch.equal(part.tensors()[0], before)
-    floats = Part(Pool(torch.ones(5, 2), torch.zeros(5, dtype=torch.long)), torch.arange(5))
+    floats = Samples(Pool(torch.ones(5, 2), torch.zeros(5, dtype=torch.long)), torch.arange(5))
     floats.tensors()[0].zero_()
     assert floats.tensors()[0].all()
 
 
 def test_part_relabels_and_counts(pool):
-    part = Part(pool, torch.arange(10), relabel=torch.tensor([2, 0, 3, 1]))
+    part = Samples(pool, torch.arange(10), relabel=torch.tensor([2, 0, 3, 1]))
     assert part.labels().tolist() == [2, 0, 3, 1] * 2 + [2, 0]
     assert torch.equal(part.tensors()[1], part.labels())
     assert part.class_counts(5).tolist() == [3, 2, 3, 2, 0]
@@ -49,7 +49,7 @@ def test_part_relabels_and_counts(pool):
 
 
 def test_corners_of_turned_images_are_black(pool):
-    part = Part(pool, torch.arange(4), rotate=45.0)
+    part = Samples(pool, torch.arange(4), rotate=45.0)
     torch.testing.assert_close(part.tensors()[0][:, :, 0, 0], part.black().expand(4, 3))
 
 

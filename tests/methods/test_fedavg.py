@@ -3,7 +3,7 @@
 import torch
 
 from fedpac.methods.fedavg import FedAvg
-from fedpac.server import average
+from fedpac.weights import average
 from helpers import (
     assert_close,
     assert_equal,

@@ -134,9 +134,13 @@ def literal_weights(i, mu, prior, V, sizes):
 
 
 def weight_matrix(server: Server) -> np.ndarray:
-    alpha = server.state["alpha"]
-    assert isinstance(alpha, Tensor)
-    return alpha.numpy()
+    """Of the clients that took part, in their order."""
+    rows = FedPAC().peer_weights(server)
+    place = {client: at for at, client in enumerate(dict.fromkeys(i for i, _, _ in rows))}
+    alpha = np.zeros((len(place), len(place)))
+    for i, j, weight in rows:
+        alpha[place[i], place[j]] = weight
+    return alpha
 
 
 # --- identities ---------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,12 +95,12 @@ def test_rebuilds_only_on_change(
     source.mkdir()
     (source / "one.cpp").write_text('extern "C" int one() { return 1; }')
     monkeypatch.setattr(build, "FOLDER", source)
-    first = build._build()
+    first = build._build(tmp_path)
     written = first.stat().st_mtime_ns
-    assert build._build() == first
+    assert build._build(tmp_path) == first
     assert first.stat().st_mtime_ns == written
     (source / "one.cpp").write_text('extern "C" int one() { return 2; }')
-    second = build._build()
+    second = build._build(tmp_path)
     assert second != first
     assert library() is not None
     assert library().one() == 2  # type: ignore[union-attr]
@@ -112,3 +113,80 @@ def test_import_neither_compiles_nor_loads_torch(tmp_path: Path) -> None:
     environment = os.environ | {"FEDPAC_CACHE": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def cache_with_a_plant(fresh: None, tmp_path: Path, quick_compiler: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache in which another library has the place and the name of the one that is looked for: one() gives 66."""
+    cache, source = tmp_path / "cache", tmp_path / "source"
+    for folder in (cache, cache / "native", source):
+        folder.mkdir(mode=0o700)
+    monkeypatch.setenv("FEDPAC_CACHE", str(cache))
+    monkeypatch.setenv("CXX", quick_compiler)
+    monkeypatch.delenv("FEDPAC_NATIVE", raising=False)
+    monkeypatch.setattr(build, "FOLDER", source)
+    (source / "one.cpp").write_text('extern "C" int one() { return 1; }')
+    target = build._build(cache / "native")
+    (tmp_path / "planted.cpp").write_text('extern "C" int one() { return 66; }')
+    build._compile(build._compiler(), [tmp_path / "planted.cpp"], target)
+    if os.getuid() == 0:
+        os.chown(cache / "native", -1, 12345)  # a group that is not this user's own
+    return cache
+
+
+@needs_compiler
+def test_the_plant_would_be_loaded(cache_with_a_plant: Path) -> None:
+    loaded = library()
+    assert loaded is not None
+    assert loaded.one() == 66  # nobody but this user could have put it there
+
+
+def first_library(cache: Path) -> Path:
+    return next((cache / "native").glob("*.so"))
+
+
+def give_away(path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(path, 12345, -1)
+
+
+EXPOSED: dict[str, Callable[[Path], None]] = {
+    "all may write": lambda cache: (cache / "native").chmod(0o777),
+    "a group may write": lambda cache: (cache / "native").chmod(0o770),
+    "all may write above": lambda cache: cache.chmod(0o777),
+    "sticky, but open": lambda cache: (cache / "native").chmod(0o1777),
+    "another's folder": lambda cache: give_away(cache / "native"),
+    "a file that all may write": lambda cache: first_library(cache).chmod(0o666),
+    "another's file": lambda cache: give_away(first_library(cache)),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("expose", EXPOSED.values(), ids=EXPOSED)
+def test_a_library_that_others_could_have_put_there_is_not_loaded(
+    expose: Callable[[Path], None], cache_with_a_plant: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.getuid() != 0 and expose is EXPOSED["a group may write"]:
+        pytest.skip("the group may be this user's own")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    expose(cache_with_a_plant)
+    loaded = library()
+    assert loaded is not None, reason()
+    assert loaded.one() == 1
+    assert not list(elsewhere.iterdir())  # nothing is left behind
+
+
+@needs_compiler
+def test_without_any_safe_place_there_are_no_kernels(
+    cache_with_a_plant: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everybodys = tmp_path / "everybody's"
+    everybodys.mkdir()
+    for folder in (everybodys, cache_with_a_plant):
+        folder.chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(everybodys))
+    assert library() is None
+    assert "can be written to by other users" in reason()

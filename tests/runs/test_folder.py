@@ -1,17 +1,20 @@
 """The folder of a run: what is in it already, who else writes there, and disks that are full."""
 
+import errno
 import multiprocessing
 import os
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
-from small_run import exact, small
 
 from fedpac.errors import FedpacError, RunError, RunInUseError
-from fedpac.runs.run import resume, run
-from fedpac.runs.store import LOCK, RunStore
+from fedpac.runs import folder as folder_module
+from fedpac.runs.execute import resume, run
+from fedpac.runs.folder import LOCK, RunStore
+from small_run import exact, small
 
 fork = multiprocessing.get_context("fork")
 
@@ -124,7 +127,7 @@ def tiny_disk(tmp_path):
 
 
 def test_a_full_disk_loses_nothing(tmp_path, tiny_disk, reference):
-    with pytest.raises(RunError, match="the disk is full: free some space, then continue"):
+    with pytest.raises(RunError, match="the disk is full: free some space, then continue with 'fedpac resume"):
         run(small(), tiny_disk / "run")
     assert not list((tiny_disk / "run").glob(".*.tmp"))
     subprocess.run(["mount", "-o", "remount,size=10m", str(tiny_disk)], check=True)
@@ -144,3 +147,49 @@ def test_a_read_only_folder(tiny_disk):
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
     with pytest.raises(RunError, match="read-only: choose another folder"):
         run(small(), tiny_disk / "run")
+
+
+def fails_at(name, monkeypatch):
+    """The disk is full when the file of that name is written, and nothing can be removed from it."""
+
+    def write(path, data):
+        if path.name == name:
+            path.with_name(f".{name}.1.tmp").write_bytes(data[:3])
+            raise OSError(errno.ENOSPC, "no space")
+        path.write_bytes(data)
+
+    def stuck(path, missing_ok=False):
+        raise OSError(errno.EIO, "stuck")
+
+    monkeypatch.setattr(folder_module, "write_atomically", write)
+    monkeypatch.setattr(Path, "unlink", stuck)
+
+
+@pytest.mark.parametrize("name", ["clients.csv", "rounds.csv", "config.toml"])
+def test_a_start_that_fails_leaves_a_folder_that_can_be_used(tmp_path, name):
+    """Even where what it has written cannot be removed; and the advice is to start, not to resume what is not there."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        fails_at(name, monkeypatch)
+        with pytest.raises(RunError, match="free some space, then start the run again"):
+            run(small(rounds=2), tmp_path / "run")
+        with pytest.raises(RunError, match="free some space, then start the run again"):  # it is still full
+            run(small(rounds=2), tmp_path / "run")
+    assert (tmp_path / "run" / f".{name}.1.tmp").exists()
+    run(small(rounds=2), tmp_path / "run")
+    assert not (tmp_path / "run" / f".{name}.1.tmp").exists()
+
+
+@pytest.mark.parametrize("name", [b"data\xff", b"data ", b" data", b"d\na\nt"])
+def test_any_folder_can_be_that_of_the_data(tmp_path, name):
+    there = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    there.mkdir()
+    store = RunStore(tmp_path)
+    store.remember_data_dir(there)
+    assert store.data_dir() == there
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"a\0b\n"])
+def test_a_damaged_note_of_where_the_data_were(tmp_path, content):
+    (tmp_path / ".data-dir").write_bytes(content)
+    with pytest.raises(RunError, match="--data-dir"):
+        RunStore(tmp_path).data_dir()

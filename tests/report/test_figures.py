@@ -6,20 +6,21 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
-from small_run import tiny
 
 from fedpac.config import make_config
 from fedpac.data.scenario import build, describe
 from fedpac.errors import RunError
-from fedpac.methods import methods
-from fedpac.runs import bubbles, figures, style, tables
-from fedpac.runs.anatomy import dissect
-from fedpac.runs.heatmaps import by_group, heatmap_rounds, heatmap_text
-from fedpac.runs.reading import read_run, read_runs, summarise
+from fedpac.methods import list_methods
+from fedpac.report import bubbles, comparison, figures, style, text
+from fedpac.report.heatmaps import heatmap_text
+from fedpac.report.shown import by_group, heatmap_rounds
+from fedpac.runs.read import read_run, read_runs
+from fedpac.runs.summary import summarise
+from small_run import tiny
 
 
 def test_rows_agree_with_the_csv(runs):
-    rows = tables.compare(read_runs([runs]))
+    rows = comparison.compare(read_runs([runs]))
     assert [(row["method"], row["seeds"]) for row in rows] == [("FedAvg", "0"), ("FedPAC", "0, 1")]
     means = []
     for seed in (0, 1):
@@ -31,15 +32,14 @@ def test_rows_agree_with_the_csv(runs):
 
 def test_csv_has_all_digits_and_reads_back(runs):
     data = read_runs([runs])
-    rows = list(csv.DictReader(io.StringIO(tables.csv_text(*tables.exact_rows(data)))))
+    rows = list(csv.DictReader(io.StringIO(text.csv_text(*comparison.exact_rows(data)))))
     assert len(rows) == 3
     assert float(rows[0]["personal_best_mean"]) == summarise(data[0])["personal"]["best"]["mean"]
 
 
 def test_markdown_is_a_table(runs):
-    text = tables.markdown(tables.compare(read_runs([runs])), tables.COLUMNS)
-    lines = text.splitlines()
-    assert {line.count("|") for line in lines} == {len(tables.COLUMNS) + 1}
+    lines = text.markdown(comparison.compare(read_runs([runs])), comparison.COMPARISON_COLUMNS).splitlines()
+    assert {line.count("|") for line in lines} == {len(comparison.COMPARISON_COLUMNS) + 1}
 
 
 def test_every_setting_of_a_comparison_has_its_own_file(tmp_path):
@@ -50,7 +50,7 @@ def test_every_setting_of_a_comparison_has_its_own_file(tmp_path):
 
 
 def test_a_method_looks_the_same_in_every_figure():
-    every = list(methods())
+    every = list(list_methods())
     assert len(set(style.looks(every))) == len(every)
     alone = dict(zip(every, [style.looks([name])[0] for name in every], strict=True))
     assert style.looks(["ditto", "fedpac", "local"]) == [alone["ditto"], alone["fedpac"], alone["local"]]
@@ -62,7 +62,7 @@ def test_a_method_looks_the_same_in_every_figure():
 
 def test_nothing_to_compare():
     with pytest.raises(RunError, match="no runs to compare"):
-        tables.compare([])
+        comparison.compare([])
 
 
 def test_every_figure_is_a_picture_with_ink(runs, tmp_path):
@@ -86,7 +86,7 @@ def test_every_figure_is_a_picture_with_ink(runs, tmp_path):
 def test_equal_runs_give_equal_svg(runs, tmp_path):
     data = read_runs([runs])
     for folder in ("a", "b"):
-        figures.accuracy_curves(data, tmp_path / folder / "curves.png")
+        style.write_figure(tmp_path / folder / "curves.png", figures.accuracy_curves, data)
     assert (tmp_path / "a" / "curves.svg").read_bytes() == (tmp_path / "b" / "curves.svg").read_bytes()
 
 
@@ -116,7 +116,7 @@ def test_the_run_knows_what_its_clients_hold(runs):
 def test_of_many_clients_a_sample_is_drawn(tmp_path, clients):
     counts = np.ones((clients, 3), int)
     groups = [i % 5 for i in range(clients)]
-    bubbles.bubble_plot(counts, "many", tmp_path / "b.png", groups)
+    style.write_figure(tmp_path / "b.png", bubbles.bubble_plot, counts, "many", groups)
     label = f"60 of {clients:,} clients, coloured by group"
     assert (label in (tmp_path / "b.svg").read_text()) == (clients > 100)
     drawn = bubbles._drawn(clients, groups)
@@ -124,28 +124,3 @@ def test_of_many_clients_a_sample_is_drawn(tmp_path, clients):
     assert len(drawn) == (100 if clients == 100 else 60)
     assert np.ptp(np.bincount([groups[i] for i in drawn], minlength=5)) <= 2
     assert len(bubbles._drawn(clients, ())) == len(bubbles._drawn(clients, [None] * clients)) == len(drawn)
-
-
-NUMBERS = 117_066  # weights of the paper's network for 28 x 28 images
-HEAD = 1_290
-
-
-@pytest.mark.parametrize(
-    ("name", "down", "up", "passes"),
-    [
-        ("fedavg", 4 * NUMBERS, 4 * NUMBERS + 8, {"full": 5}),
-        ("fedper", 4 * (NUMBERS - HEAD), 4 * (NUMBERS - HEAD) + 8, {"full": 5}),
-        ("local", 0, 8, {"full": 5}),
-    ],
-)
-def test_the_measured_cost_is_the_one_on_paper(name, down, up, passes):
-    anatomy = dissect(methods()[name]())
-    assert (anatomy.bytes_down, anatomy.bytes_up, anatomy.training) == (down, up, passes)
-
-
-def test_fedpac_is_measured_with_its_centroids():
-    anatomy = dissect(methods()["fedpac"]())
-    assert {"w", "head", "centroids"} <= anatomy.down.keys()
-    assert anatomy.training == {"full": 5, "head": 1, "forward": 2}
-    assert anatomy.on_client == {}
-    assert "head.<i>" in anatomy.on_server

@@ -5,12 +5,13 @@ import shutil
 
 import numpy as np
 import pytest
-from small_run import tiny
 
 from fedpac.errors import NotEvaluatedError, RunError
-from fedpac.runs import figures, tables
-from fedpac.runs.reading import describe, read_run, read_runs, summarise, together
-from fedpac.runs.store import ROUNDS
+from fedpac.report import comparison, figures
+from fedpac.runs.folder import ROUNDS
+from fedpac.runs.read import read_run, read_runs, together
+from fedpac.runs.summary import over_clients, summarise
+from small_run import tiny
 
 
 def test_summary_is_what_the_table_says(runs):
@@ -21,7 +22,7 @@ def test_summary_is_what_the_table_says(runs):
 
 
 def test_describe_by_hand():
-    shown = describe(np.array([0.5, 1.0, 0.0, 0.5]), np.array([1.0, 3.0, 0.0, 0.0]))
+    shown = over_clients(np.array([0.5, 1.0, 0.0, 0.5]), np.array([1.0, 3.0, 0.0, 0.0]))
     assert shown == {"mean": 0.5, "std": pytest.approx(0.125**0.5), "worst_decile": 0.0, "weighted_mean": 0.875}
 
 
@@ -31,7 +32,7 @@ def test_an_unfinished_run_can_be_looked_at(runs, tmp_path):
     for name in ("metrics.csv", "rounds.csv"):
         kept = [line for line in (folder / name).read_text().splitlines() if not line.startswith("3,")]
         (folder / name).write_text("\n".join(kept) + "\n")
-    assert tables.compare([read_run(folder)])[0]["rounds"] == "2 of 3"
+    assert comparison.compare([read_run(folder)])[0]["rounds"] == "2 of 3"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,10 @@ def test_an_unfinished_run_can_be_looked_at(runs, tmp_path):
         ("clients.csv", "client,name,group,train,test,class_0\n0,a,,many,3,1\n", "cannot be read as a run"),
         ("rounds.csv", ",".join(ROUNDS) + "\n1,2,x,1,1,1\n", "cannot be read as a run"),
         ("environment.json", "{", "is damaged"),
+        ("environment.json", "[]", "is damaged"),
         ("config.toml", None, "holds no run"),
+        ("config.toml", 'model = "paper"\n[method]\nname = "fedavg"\n', "does not state data.dataset"),
+        ("clients.csv", "client,name,group,train,test,class_0\n1,a,,3,3,3\n0,b,,3,3,3\n", "0, 1, ... in order"),
     ],
 )
 def test_a_damaged_folder_says_what_is_wrong(runs, tmp_path, name, content, message):
@@ -54,6 +58,45 @@ def test_a_damaged_folder_says_what_is_wrong(runs, tmp_path, name, content, mess
         read_run(folder)
 
 
+def rewritten(folder, change):
+    """The folder's metrics.csv with its rows changed."""
+    header, *rows = (folder / "metrics.csv").read_text().splitlines(keepends=True)
+    (folder / "metrics.csv").write_text("".join([header, *change(rows)]))
+    return folder
+
+
+def test_accuracies_belong_to_the_client_that_the_row_names(runs, tmp_path):
+    folder = shutil.copytree(runs / "fedavg0", tmp_path / "run")
+    before = read_run(folder).accuracy
+    after = read_run(rewritten(folder, lambda rows: rows[::-1])).accuracy
+    for which in before:
+        assert sorted(after[which]) == sorted(before[which])
+        assert all((after[which][t] == before[which][t]).all() for t in before[which])
+    assert len(set(before["received"][3])) > 1, "all clients are equal: nothing was tested"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: [*rows, rows[0]], "round 1: client 0 is there twice .personal"),
+        (lambda rows: rows[1:], "round 1: client 0 is missing .personal"),
+        (lambda rows: [rows[0].replace("1,0,", "1,9,"), *rows[1:]], "no client 9"),
+        (lambda rows: [rows[0].replace("1,0,", "1,-1,"), *rows[1:]], "no client -1"),
+        (lambda rows: [rows[0].replace("personal", "persona"), *rows[1:]], "split 'persona'"),
+    ],
+    ids=["twice", "missing", "beyond", "negative", "split"],
+)
+def test_rows_that_do_not_fit_the_clients_are_refused(runs, tmp_path, change, message):
+    folder = shutil.copytree(runs / "fedavg0", tmp_path / "run")
+    with pytest.raises(RunError, match=message):
+        read_run(rewritten(folder, change))
+
+
+def test_a_last_round_that_was_cut_off_is_left_out(runs, tmp_path):
+    folder = shutil.copytree(runs / "fedavg0", tmp_path / "run")
+    assert sorted(read_run(rewritten(folder, lambda rows: rows[:-1])).accuracy["received"]) == [1, 2]
+
+
 def test_runs_of_one_method_are_grouped_by_what_is_different(tmp_path):
     """Two learning rates with two seeds each are two rows, wherever the folders are and whatever they are called."""
     for lr in (0.1, 0.2):
@@ -61,7 +104,7 @@ def test_runs_of_one_method_are_grouped_by_what_is_different(tmp_path):
             tiny(tmp_path / f"{lr}" / f"fedavg-seed{seed}", training__lr=lr, run__seed=seed)
     tiny(tmp_path / "other" / "local", method="local")
     data = read_runs([tmp_path / "0.1", tmp_path / "0.2", tmp_path / "other"])
-    rows = tables.compare(data)
+    rows = comparison.compare(data)
     assert [(row["method"], row["seeds"]) for row in rows] == [
         ("FedAvg (lr=0.1)", "0, 1"), ("FedAvg (lr=0.2)", "0, 1"), ("Local-only", "0"),
     ]  # fmt: skip
@@ -82,7 +125,7 @@ def test_a_stand_in_is_never_a_seed_of_the_published_data(tmp_path):
         tiny(tmp_path / f"run{seed}", run__seed=seed)
     path = tmp_path / "run1" / "environment.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"note": "stand-in: 7 images"}))
-    assert len(tables.compare(read_runs([tmp_path]))) == 2
+    assert len(comparison.compare(read_runs([tmp_path]))) == 2
 
 
 def cut(folder, rounds):
@@ -109,17 +152,17 @@ def test_a_begun_seed_is_left_out_beside_finished_ones_and_named(runs, tmp_path)
         shutil.copytree(runs / f"fedpac{seed}", tmp_path / f"{seed}")
     cut(tmp_path / "1", 1)
     data = read_runs([tmp_path])
-    (row,) = tables.compare(data)
-    (alone,) = tables.compare(data[:1])
+    (row,) = comparison.compare(data)
+    (alone,) = comparison.compare(data[:1])
     assert (row["received"], row["seeds"], row["rounds"]) == (alone["received"], "0", "3")
-    assert any(f"{tmp_path / '1'} is at round 1 of 3 and left out" in note for note in tables.notes(data))
+    assert any(f"{tmp_path / '1'} is at round 1 of 3 and left out" in note for note in comparison.notes(data))
     assert figures.draw_comparison(data, tmp_path / "figures")  # the curve of the finished one
 
 
 def test_the_same_seed_twice_is_two_rows(runs, tmp_path):
     for name in ("old", "new"):
         shutil.copytree(runs / "fedavg0", tmp_path / name)
-    rows = tables.compare(read_runs([tmp_path]))
+    rows = comparison.compare(read_runs([tmp_path]))
     assert [(row["method"], row["seeds"]) for row in rows] == [("FedAvg (new)", "0"), ("FedAvg (old)", "0")]
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_run import exact, small
 
 from fedpac.config import make_config
 from fedpac.errors import CheckpointError, RunError, TrainingError
 from fedpac.methods.fedavg import FedAvg
 from fedpac.methods.fedpac import FedPAC
-from fedpac.runs.run import advance, resume, run
-from fedpac.runs.store import RunStore
+from fedpac.runs.execute import advance, resume, run
+from fedpac.runs.folder import RunStore
+from small_run import exact, small
 
 fork = multiprocessing.get_context("fork")
 
@@ -207,7 +207,7 @@ def test_divergence_names_client_and_round_and_keeps_the_checkpoint(tmp_path, me
     assert [int(r["round"]) for r in rows(tmp_path / "run", "rounds.csv")] == [1, 2, 3, 4]
     checkpoint = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()  # of round 3
     with pytest.raises(TrainingError, match="client 2, round 5"):
-        resume(tmp_path / "run")
+        resume(tmp_path / "run", method=config.method["name"])
     assert (tmp_path / "run" / "checkpoint.safetensors").read_bytes() == checkpoint
     assert [int(r["round"]) for r in rows(tmp_path / "run", "rounds.csv")] == [1, 2, 3, 4]
 

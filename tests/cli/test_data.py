@@ -51,14 +51,14 @@ def test_a_missing_data_file(fedpac, tmp_path):
 def test_a_download_with_the_wrong_checksum(fedpac, tmp_path, monkeypatch):
     import dataclasses
 
-    from fedpac.data import datasets
     from fedpac.data.download import Download
+    from fedpac.data.published import PUBLISHED
 
     (tmp_path / "file.bin").write_bytes(b"something else")
     recipe = dataclasses.replace(
-        datasets.RECIPES["cifar10"], downloads=(Download((tmp_path / "file.bin").as_uri(), "0" * 32),)
+        PUBLISHED["cifar10"], downloads=(Download((tmp_path / "file.bin").as_uri(), "0" * 32),)
     )
-    monkeypatch.setitem(datasets.RECIPES, "cifar10", recipe)
+    monkeypatch.setitem(PUBLISHED, "cifar10", recipe)
     code, _, complaint = fedpac("run", "--dataset", "cifar10", "--rounds", "1", "--out", "r")
     assert code == 1
     assert "0" * 32 in complaint

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedpac.config import changed, make_config
-from fedpac.runs.run import run
+from fedpac.runs.execute import run
 
 EXACT = ("config.toml", "clients.csv", "metrics.csv", "weights.csv")
 

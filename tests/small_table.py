@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from fedpac.runs.experiment import read_experiment
+from fedpac.tables.cells import Cell, cells
+from fedpac.tables.results import ResultsFolder
+from fedpac.tables.rows import FilledTable
+from fedpac.tables.spec import Experiment, read_experiment
 
 TABLE = """
 title = "A small table"
@@ -35,9 +38,18 @@ x = 80
 EXACT = ("config.toml", "clients.csv", "metrics.csv", "weights.csv")
 
 
-def experiment(folder: Path, text: str = TABLE):
+def experiment(folder: Path, text: str = TABLE) -> Experiment:
     (folder / "small.toml").write_text(text)
     return read_experiment(folder / "small.toml")
+
+
+def cells_of(experiment: Experiment, root: Path, seeds: int = 1, only: str = "") -> list[Cell]:
+    return cells(experiment, ResultsFolder(root), seeds, only)
+
+
+def filled_table(experiment: Experiment, root: Path) -> FilledTable:
+    """The table with what there is in the folder now."""
+    return FilledTable.of(experiment, ResultsFolder(root))
 
 
 def contents(root: Path) -> dict[str, bytes]:

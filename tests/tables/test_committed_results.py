@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpac import native
-from fedpac.runs.store import RunStore
+from fedpac.runs.folder import RunStore
 
 REAL = os.environ.get("FEDPAC_DATA")
 COMMITTED = Path(__file__).parents[2] / "results" / "fashion-mnist-20" / "fedpac-seed0"

@@ -28,7 +28,9 @@ def test_help_is_quick_and_imports_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("command", ["run", "resume", "demo", "compare", "methods", "data", "predict", "export"])
+@pytest.mark.parametrize(
+    "command", ["run", "resume", "demo", "compare", "methods", "check", "data", "predict", "export"]
+)
 def test_every_command_has_help_with_an_example(fedpac, command):
     code, text, _ = fedpac(command, "--help")
     assert code == 0
@@ -218,11 +220,11 @@ def test_divergence_on_the_command_line(fedpac):
 
 
 def test_methods(fedpac):
-    from fedpac.methods import methods
+    from fedpac.methods import list_methods
 
     code, text, _ = fedpac("methods")
     assert code == 0
-    for name, cls in methods().items():
+    for name, cls in list_methods().items():
         assert re.search(rf"^ {name} +│ {re.escape(cls.title)} ", text, re.MULTILINE)
     code, text, _ = fedpac("methods", "fedpac")
     for expected in (
@@ -231,8 +233,17 @@ def test_methods(fedpac):
         "lam",
         "≥ 0, ≤ 1e+06",
         "centroids (5,200 B)",
+        "the server needs: sums of w, head; plaintext statistics, centroids, n",
     ):
         assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [("fedprox", "sums of w; plaintext n"), ("scaffold", "plaintext w, dc"), ("fedproto-g", "plaintext n, prototypes")],
+)
+def test_methods_says_what_the_server_needs(fedpac, name, needs):
+    assert f"the server needs: {needs}\n" in fedpac("methods", name)[1]
 
 
 def test_predict_and_export(fedpac):
@@ -263,7 +274,7 @@ def test_predict_and_export(fedpac):
         (["predict", "r", "labels.npz"], "one label for each of the 5 samples"),
         (["predict", "r", "z.npz"], "expected x"),
         (["predict", "r", "small.png"], "expected 28 x 28"),
-        (["predict", "r", "r/config.toml"], "nor a readable image"),
+        (["predict", "r", "r/config.toml"], "not a readable PNG or JPEG image"),
         (["predict", "r", "x.npz", "--client", "9"], "no client 9"),
         (["export", "r", "--which", "both"], "expected 'received' or 'personal'"),
     ):
