@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-TRAINING_TESTS := tests/contract tests/methods tests/test_training.py tests/test_engines.py tests/test_federation.py
+TRAINING_TESTS := tests/contract tests/methods tests/test_odd_models.py tests/test_training.py tests/test_engines.py tests/test_federation.py
 
 .PHONY: demo test test-slow lint format bench clean
 
@@ -52,5 +52,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install -c constraints.txt -e ".[dev]"
+	$(PIP) install -c constraints.txt -e ".[dev,tables,onnx]"
 	touch $@ $(VENV)/.installed

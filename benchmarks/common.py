@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.contender import MARK
-from fedpac.runs.run import provenance
+from fedpac.provenance import provenance
 
-NAMES = ("rounds", "peers", "flute", "weights", "scale", "startup", "profile")
+NAMES = ("rounds", "peers", "flute", "weights", "scale", "crowd", "startup", "profile")
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PEERS_PYTHON = ROOT / ".venv-bench" / "bin" / "python"

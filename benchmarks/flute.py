@@ -104,14 +104,16 @@ def child(kind: str, rounds: int) -> None:
 def federated(kind: str, scenario: Any, task: Any, rounds: int) -> tuple[Any, float]:
     from benchmarks.workloads import WORKLOADS, participation
     from fedpac.engines import make_engine
+    from fedpac.evaluation import Evaluation
     from fedpac.federation import Federation
     from fedpac.methods import make_method
+    from fedpac.sampling import Uniform
 
     method = make_method("fedavg")
     with make_engine(kind, task, method, scenario.clients, 2) as engine:
         federation = Federation(
             task, method, engine,
-            participation=participation(WORKLOADS["flute"], scenario), evaluate_every=task.rounds,
+            sampler=Uniform(participation(WORKLOADS["flute"], scenario)), evaluation=Evaluation(task.rounds),
         )  # fmt: skip
         for _ in range(rounds):
             federation.step()

@@ -5,9 +5,11 @@ import argparse
 from benchmarks.contender import serve
 from benchmarks.workloads import WORKLOADS, federation_parts, participation
 from fedpac.engines import make_engine
+from fedpac.evaluation import Evaluation
 from fedpac.federation import Federation
 from fedpac.methods import make_method
 from fedpac.methods.base import Which
+from fedpac.sampling import Uniform
 
 
 def main() -> None:
@@ -24,7 +26,8 @@ def main() -> None:
     with make_engine(chosen.engine, task, method, scenario.clients, 2) as engine:
         federation = Federation(
             task, method, engine,
-            participation=participation(workload, scenario), evaluate_every=1 if chosen.evaluate else task.rounds,
+            sampler=Uniform(participation(workload, scenario)),
+            evaluation=Evaluation(1 if chosen.evaluate else task.rounds),
         )  # fmt: skip
 
         def unit() -> dict[str, float]:

@@ -75,15 +75,17 @@ def peak_gigabytes(pid: int) -> float:
 def child(clients: int) -> None:
     from benchmarks.workloads import federation_parts, participation, scale_workload
     from fedpac.engines import make_engine
+    from fedpac.evaluation import Evaluation
     from fedpac.federation import Federation
     from fedpac.methods import make_method
+    from fedpac.sampling import Uniform
 
     workload = scale_workload(clients)
     scenario, task = federation_parts(workload)
     method = make_method("fedpac")
     with make_engine("process", task, method, scenario.clients, 2) as engine:
         federation = Federation(
-            task, method, engine, participation=participation(workload, scenario), evaluate_every=task.rounds
+            task, method, engine, sampler=Uniform(participation(workload, scenario)), evaluation=Evaluation(task.rounds)
         )
 
         def unit() -> dict[str, Any]:

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from fedpac.api import fit
 from fedpac.data import datasets
-from fedpac.data.clients import ClientData, Part, Pool, Scenario
+from fedpac.data.clients import ClientData, Pool, Samples, Scenario
 from fedpac.data.partition import dominant_sets
 from fedpac.federation import RoundReport
 from fedpac.models import paper_cnn
-from fedpac.runs.run import provenance
+from fedpac.provenance import provenance
 
 CLIENTS, CLASSES, GROUPS = 20, 10, 5
 SEED = 520
@@ -62,8 +62,8 @@ def dealt(y: NDArray[np.int64], each: int, first: int) -> list[NDArray[np.int64]
 def authors_scenario() -> Scenario:
     data = datasets.load("cifar10")
 
-    def parts(pool: Pool, each: int, first: int) -> list[Part]:
-        return [Part(pool, torch.from_numpy(hand)) for hand in dealt(pool.y.numpy(), each, first)]
+    def parts(pool: Pool, each: int, first: int) -> list[Samples]:
+        return [Samples(pool, torch.from_numpy(hand)) for hand in dealt(pool.y.numpy(), each, first)]
 
     pairs = zip(parts(data.train, 600, 2000), parts(data.test, 300, 500), strict=True)
     clients = [ClientData(train, test, True, i % GROUPS, f"client {i}") for i, (train, test) in enumerate(pairs)]

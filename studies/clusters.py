@@ -12,17 +12,17 @@ from typing import cast
 import numpy as np
 
 from fedpac.api import load_run
-from fedpac.client import Client
+from fedpac.engines.site import Site
 from fedpac.methods.hypcluster import HypCluster
-from fedpac.models import copy_with
-from fedpac.runs.reading import read_run
-from fedpac.runs.run import provenance
+from fedpac.provenance import provenance
+from fedpac.runs.read import read_run
 
 if __name__ == "__main__":
     origin = provenance()
     folder = Path(sys.argv[1])
     run, scores = load_run(folder), read_run(folder)
     method, task = cast(HypCluster, run.method), run.task
+    site = Site(task, method, run.scenario.clients)
     received = scores.accuracy["received"][scores.last_round]
     beside = read_run(folder.with_name(folder.name.replace("hypcluster", "fedavg"))).accuracy["received"]
     print(f"# clusters.py {sys.argv[1]}; commit {origin['commit']}; torch {origin['versions']['torch']}")
@@ -31,7 +31,7 @@ if __name__ == "__main__":
         members = [i for i, g in enumerate(scores.groups) if g == group]
         chosen = []
         for i in members:
-            client = Client(i, run.scenario.clients[i], task, copy_with(task.model, task.initial), task.rounds + 1, {})
+            client = site.open(i, task.rounds + 1, {})
             chosen.append(method.choose(client, method.send(run.server, i))[0])
         means = [100 * np.mean(values[members]) for values in (received, beside[scores.last_round])]
         print(f"{group},{' '.join(map(str, chosen))},{means[0]:.2f},{means[1]:.2f}")

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpac.api import load_run
-from fedpac.runs.run import provenance
+from fedpac.provenance import provenance
 from fedpac.training import evaluate
 
 PARTS = (1, 2, 4, 8)

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedpac.api import load_run
 from fedpac.methods.knn_per import WithNeighbours
-from fedpac.runs.run import provenance
+from fedpac.provenance import provenance
 from fedpac.threads import one_thread
 from fedpac.training import evaluate
 

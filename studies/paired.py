@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from fedpac.methods.base import Which
-from fedpac.runs.reading import read_run
-from fedpac.runs.run import provenance
+from fedpac.provenance import provenance
+from fedpac.runs.read import read_run
 
 RESULTS = Path(__file__).parents[1] / "results"
 OTHERS: dict[str, dict[str, Which]] = {

@@ -18,18 +18,18 @@ import torch
 import torch.nn.functional as F
 
 from fedpac.api import fit
-from fedpac.data.clients import Part, Scenario
+from fedpac.data.clients import Samples, Scenario
 from fedpac.data.config import DataConfig
 from fedpac.data.scenario import build
 from fedpac.federation import RoundReport
 from fedpac.models import paper_cnn
-from fedpac.runs.run import provenance
+from fedpac.provenance import provenance
 
 DEGREES = (15, 30, 45, 60, 75)  # of the five groups, either way
 ROUNDS = {"local": 30, "fedpac": 120, "fedavg": 120}
 
 
-def turned(part: Part, degrees: float, random: torch.Generator) -> Part:
+def turned(part: Samples, degrees: float, random: torch.Generator) -> Samples:
     """The same samples, each turned by an angle between -degrees and +degrees."""
     x = part.pool.x[part.index].float()
     angle = (2 * torch.rand(len(x), generator=random) - 1) * math.radians(degrees)
@@ -37,7 +37,7 @@ def turned(part: Part, degrees: float, random: torch.Generator) -> Part:
     rows = torch.stack([angle.cos(), -angle.sin(), zero], 1), torch.stack([angle.sin(), angle.cos(), zero], 1)
     grid = F.affine_grid(torch.stack(rows, 1), list(x.shape), align_corners=False)
     x = F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False).round().to(torch.uint8)
-    return Part(replace(part.pool, x=x, y=part.pool.y[part.index]), torch.arange(len(x)))
+    return Samples(replace(part.pool, x=x, y=part.pool.y[part.index]), torch.arange(len(x)))
 
 
 def scenario(degrees: Sequence[float]) -> Scenario:

@@ -3,9 +3,10 @@
 import sys
 from pathlib import Path
 
-from fedpac.runs.figures import accuracy_curves
-from fedpac.runs.heatmaps import weight_heatmap
-from fedpac.runs.reading import read_run
+from fedpac.report.figures import accuracy_curves
+from fedpac.report.heatmaps import weight_heatmap
+from fedpac.report.style import save, style
+from fedpac.runs.read import read_run
 
 ROOT = Path(__file__).parents[1]
 
@@ -14,8 +15,11 @@ def draw(folder: Path) -> list[Path]:
     fedpac, fedavg = (
         read_run(ROOT / "results" / "fashion-mnist-20" / f"{name}-seed0") for name in ("fedpac", "fedavg")
     )
-    written = accuracy_curves([fedpac, fedavg], folder / "fashion-mnist-accuracy")
-    return written + weight_heatmap(fedpac, folder / "fashion-mnist-weights")
+    accuracy, weights = folder / "fashion-mnist-accuracy.svg", folder / "fashion-mnist-weights.png"
+    with style():
+        save(accuracy_curves([fedpac, fedavg]), accuracy)
+        save(weight_heatmap(fedpac), weights, colours=256)
+    return [accuracy, weights]
 
 
 if __name__ == "__main__":

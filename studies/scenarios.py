@@ -12,14 +12,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from PIL import Image
 
 from fedpac.data.clients import Scenario
 from fedpac.data.config import DataConfig
 from fedpac.data.scenario import build, describe
-from fedpac.runs.bubbles import bubble_plots, bubbles
-from fedpac.runs.style import save, style
+from fedpac.report.bubbles import bubble_plots, bubbles
+from fedpac.report.style import save, style
 
 SHOWN: dict[str, dict[str, object]] = {
     "groups, s = 20 %": {"scenario": "groups"},
@@ -41,21 +41,20 @@ def held(scenario: Scenario) -> tuple[NDArray[np.int64], list[int | None]]:
     return describe(scenario).numpy(), [client.group for client in scenario.clients]
 
 
-def many(writers: Path | None, path: Path) -> list[Path]:
+def many(writers: Path | None) -> Figure:
     """The scenarios with many clients, and the one that bubbles cannot show."""
     layout = [["dirichlet", "dirichlet"], ["scarce", "scarce"], ["natural" if writers else "turned", "turned"]]
     heights = [3.6, 3.6, 9.0 if writers else 5.0]
-    with style():
-        figure, axes = plt.subplot_mosaic(
-            layout, figsize=(16, sum(heights)), height_ratios=heights, width_ratios=[5, 4], layout="constrained"
-        )
-        panel(axes["dirichlet"], "dirichlet, beta = 1.0", made(scenario="dirichlet"), 0.22)
-        panel(axes["scarce"], "scarce", made(scenario="scarce"), 0.24)
-        if writers:
-            by_writer = build(DataConfig(scenario="natural", path=writers), seed=0)
-            panel(axes["natural"], "natural, by writer: 10 digits, 26 capitals, 26 small letters", by_writer, 0.18)
-        images(axes["turned"], made(scenario="feature-skew"), 4 if writers else 16)
-        return save(figure, path)
+    figure, axes = plt.subplot_mosaic(
+        layout, figsize=(16, sum(heights)), height_ratios=heights, width_ratios=[5, 4], layout="constrained"
+    )
+    panel(axes["dirichlet"], "dirichlet, beta = 1.0", made(scenario="dirichlet"), 0.22)
+    panel(axes["scarce"], "scarce", made(scenario="scarce"), 0.24)
+    if writers:
+        by_writer = build(DataConfig(scenario="natural", path=writers), seed=0)
+        panel(axes["natural"], "natural, by writer: 10 digits, 26 capitals, 26 small letters", by_writer, 0.18)
+    images(axes["turned"], made(scenario="feature-skew"), 4 if writers else 16)
+    return figure
 
 
 def panel(axes: Axes, title: str, scenario: Scenario, cell: float) -> None:
@@ -88,10 +87,6 @@ def images(axes: Axes, scenario: Scenario, shown: int) -> None:
 
 if __name__ == "__main__":
     few = {title: held(made(clients=20, **keys)) for title, keys in SHOWN.items()}
-    written = bubble_plots(few, Path("docs/img/scenarios"), columns=2)
-    written += many(Path(sys.argv[1]) if sys.argv[1:] else None, Path("docs/img/scenarios-many"))
-    for path in written:
-        if path.suffix == ".png":
-            with Image.open(path) as image:
-                image.convert("RGB").quantize(128).save(path, optimize=True)  # a third of the bytes
-    print(*written, sep="\n")
+    with style():
+        save(bubble_plots(few, columns=2), Path("docs/img/scenarios.png"), colours=128)
+        save(many(Path(sys.argv[1]) if sys.argv[1:] else None), Path("docs/img/scenarios-many.png"), colours=128)

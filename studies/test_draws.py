@@ -14,7 +14,7 @@ import numpy as np
 
 from fedpac.api import load_run
 from fedpac.data.scenario import describe
-from fedpac.runs.run import provenance
+from fedpac.provenance import provenance
 
 DRAWS = 1000
 

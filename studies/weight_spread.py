@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpac.client import Client
 from fedpac.collaboration.statistics import FeatureStatistics, feature_statistics
 from fedpac.collaboration.weights import combination_weights
 from fedpac.config import make_config
 from fedpac.data.scenario import build
-from fedpac.runs.run import make_task, provenance
+from fedpac.engines.site import Site
+from fedpac.provenance import provenance
+from fedpac.runs.execute import make_task
 from fedpac.training import features
 
 CUTOFF = 1e-3  # smaller weights are set to zero, in both
@@ -29,7 +30,8 @@ def first_round_statistics(dataset: str, s: float) -> tuple[list[FeatureStatisti
     config = make_config({"data": {"dataset": dataset, "s": s}})
     scenario = build(config.data, config.run.seed)
     task = make_task(config, scenario)
-    clients = [Client(i, data, task, task.model, 1, {}) for i, data in enumerate(scenario.clients)]
+    site = Site(task, config.make_method(), scenario.clients)
+    clients = [site.open(i, 1, {}) for i in range(len(scenario.clients))]
     statistics = [feature_statistics(features(c, task.initial), c.train_set[1], c.classes) for c in clients]
     return statistics, np.array([c.data.group for c in clients])
 
