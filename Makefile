@@ -52,5 +52,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install -c constraints.txt -e ".[dev,tables,onnx]"
+	$(PIP) install -c constraints.txt -e ".[dev]"
 	touch $@ $(VENV)/.installed

@@ -21,7 +21,7 @@ from typing import Any, Self
 from benchmarks.contender import MARK
 from fedpac.provenance import provenance
 
-NAMES = ("rounds", "peers", "flute", "weights", "scale", "crowd", "startup", "profile")
+NAMES = ("rounds", "peers", "flute", "weights", "scale", "crowd", "startup", "profile", "before")
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PEERS_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
@@ -36,11 +36,13 @@ class BenchmarkError(Exception):
 class Contender:
     """A child process that does one unit of work each time it is told to (see benchmarks.contender)."""
 
-    def __init__(self, name: str, *arguments: str, python: Path | str = sys.executable, **env: str) -> None:
+    def __init__(
+        self, name: str, *arguments: str, python: Path | str = sys.executable, cwd: Path = ROOT, **env: str
+    ) -> None:
         self.name = name
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  (its complaints, shown if it fails)
         self.process = subprocess.Popen(
-            [str(python), "-m", *arguments], cwd=ROOT, env={**os.environ, **env}, text=True,
+            [str(python), "-m", *arguments], cwd=cwd, env={**os.environ, **env}, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
         )  # fmt: skip
 

@@ -45,7 +45,7 @@ def command(method: str, clients: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         words = [
-            sys.executable, "-m", "fedpac.cli", "run", "--method", method, "--dataset", "digits",
+            sys.executable, "-m", "fedpac", "run", "--method", method, "--dataset", "digits",
             "--clients", clients, "--rounds", ROUNDS, "--participation", CHOSEN / clients, "--out", out,
         ]  # fmt: skip
         words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

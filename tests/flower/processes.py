@@ -48,7 +48,7 @@ class Federation:
 def command(folder, *arguments):
     """A fedpac command as a process whose output goes to a file; ended with the context."""
     log = folder / f"command-{time.monotonic_ns()}.log"
-    process = start([sys.executable, "-m", "fedpac.cli", *map(str, arguments)], flower_environment(folder / "f"), log)
+    process = start([sys.executable, "-m", "fedpac", *map(str, arguments)], flower_environment(folder / "f"), log)
     process.log = log
     try:
         yield process
