@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from fedpac.config import Config
     from fedpac.federation import RoundReport
     from fedpac.inspect.profile import Profile
+    from fedpac.methods.base import Which
     from fedpac.runs.read import RunData
+
+
+BOTH: tuple[Which, Which] = ("received", "personal")
 
 
 class ProgressBar:
@@ -57,8 +61,8 @@ class ProgressBar:
         left = each * (self.rounds - report.round)
         pace = f"{each:.2f} s a round, {_clock(left)} left"
         if report.scores:
-            received, personal = (_mean(report.accuracies(which)) for which in ("received", "personal"))
-            self.scores = f"received {received:5.2f} %  personal {personal:5.2f} %"
+            means = {which: _mean(report.accuracies(which)) for which in BOTH if report.accuracies(which)}
+            self.scores = "  ".join(f"{which} {mean:5.2f} %" for which, mean in means.items())
         if self.bar is not None:
             self.bar.update(self.task, completed=report.round, scores=self.scores, pace=pace)
         elif report.scores:
@@ -78,8 +82,10 @@ def _clock(seconds: float) -> str:
 def show_result(summary: dict[str, Any]) -> None:
     from fedpac.report.text import rich_table
 
+    measured = [which for which in BOTH if summary[which] is not None]
+
     def line(what: str, show: Callable[[dict[str, Any]], str]) -> dict[str, str]:
-        return {"what": what} | {which: show(summary[which]) for which in ("received", "personal")}
+        return {"what": what} | {which: show(summary[which]) for which in measured}
 
     rows = [
         line(f"mean over clients, round {summary['rounds']}", lambda r: f"{100 * r['final']['mean']:.2f}"),
@@ -88,8 +94,10 @@ def show_result(summary: dict[str, Any]) -> None:
         line("mean weighted by samples", lambda r: f"{100 * r['final']['weighted_mean']:.2f}"),
         line("best mean", lambda r: f"{100 * r['best']['mean']:.2f} in round {r['best']['round']}"),
     ]
-    columns = {"what": "test accuracy (%)", "received": "received", "personal": "personal"}
-    columns[summary["reported"]] += " (reported)"
+    if any("clients" in summary[which]["final"] for which in measured):
+        rows.append(line("clients that have a result", lambda r: str(r["final"].get("clients", summary["clients"]))))
+    columns = {"what": "test accuracy (%)"}
+    columns |= {which: f"{which} (reported)" if which == summary["reported"] else which for which in measured}
     out.print(rich_table(rows, columns, left=["what"]))
     out.print(
         f"{summary['seconds']:.1f} s of rounds; {summary['bytes_up'] / 1e6:.1f} MB up and "

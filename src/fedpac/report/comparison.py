@@ -9,7 +9,7 @@ from fedpac.errors import RunError
 from fedpac.methods.base import Which
 from fedpac.report.text import rich_table
 from fedpac.runs.read import SPLITS, Floats, RunData, When, together
-from fedpac.runs.summary import over_clients, summarise
+from fedpac.runs.summary import summarise
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,10 +54,11 @@ def _row(label: str, runs: list[RunData]) -> dict[str, str]:
         "reported": first.reported,
     }
     for which in SPLITS:
-        row[which] = _spread([_scores(run, which, "final") for run in runs])
-        row[f"{which}_best"] = _spread([_scores(run, which, "best") for run in runs])
-    worst = [over_clients(_scores(run, run.reported, "final"), run.sizes)["worst_decile"] for run in runs]
-    row["worst"] = f"{100 * np.mean(worst):.1f}"
+        row[which] = _spread([_scores(run, which, "final") for run in runs if run.accuracy[which]])
+        row[f"{which}_best"] = _spread([_scores(run, which, "best") for run in runs if run.accuracy[which]])
+    reported = [run for run in runs if run.accuracy[run.reported]]
+    worst = [summarise(run)[run.reported]["final"]["worst_decile"] for run in reported]
+    row["worst"] = f"{100 * np.mean(worst):.1f}" if worst else "-"
     row["seconds"] = f"{np.mean([run.seconds for run in runs]):.1f}"
     row["up"] = f"{np.mean([run.bytes_up for run in runs]) / 1e6:.1f}"
     row["down"] = f"{np.mean([run.bytes_down for run in runs]) / 1e6:.1f}"
@@ -69,11 +70,13 @@ def _progress(run: RunData) -> str:
 
 
 def _scores(run: RunData, which: Which, when: When) -> Floats:
-    return run.accuracy[which][run.evaluated_round(which, when)]
+    return run.scored(which, run.evaluated_round(which, when))
 
 
 def _spread(runs: list[Floats]) -> str:
     """Over clients of the one run there is; else over runs, estimated as that of all seeds."""
+    if not runs:
+        return "-"
     if len(runs) == 1:
         return f"{100 * runs[0].mean():.2f} ± {100 * runs[0].std():.2f}"
     means = np.array([accuracies.mean() for accuracies in runs])
@@ -88,7 +91,21 @@ def notes(runs: Sequence[RunData]) -> list[str]:
         for run in runs
         if run.path not in counted
     ]
-    return [SPREAD_NOTE, *left_out, *dict.fromkeys(f"* {run.dataset}: {run.note}" for run in runs if run.note)]
+    partial = [
+        f"{run.path}: means are over the clients that have a result, {n}." for run in runs if (n := _scored(run))
+    ]
+    return [
+        SPREAD_NOTE,
+        *left_out,
+        *partial,
+        *dict.fromkeys(f"* {run.dataset}: {run.note}" for run in runs if run.note),
+    ]
+
+
+def _scored(run: RunData) -> str:
+    """How many clients' results the last one is the mean of, where it is not all of them."""
+    counts = {which: len(_scores(run, which, "final")) for which in run.splits}
+    return ", ".join(f"{n} of {len(run.sizes)} ({which})" for which, n in counts.items() if n < len(run.sizes))
 
 
 def comparison_table(rows: Sequence[Mapping[str, str]], without: Sequence[str] = ()) -> "Table":
@@ -121,11 +138,12 @@ def exact_rows(runs: Sequence[RunData]) -> tuple[list[dict[str, str]], dict[str,
     rows = []
     for run in runs:
         summary = summarise(run)
-        row = {k: str(v) for k, v in summary.items() if not isinstance(v, dict)} | {"folder": str(run.path)}
-        for which in SPLITS:
+        row = {k: str(v) for k, v in summary.items() if not isinstance(v, dict | None)} | {"folder": str(run.path)}
+        for which in run.splits:
             for when in ("final", "best"):
                 row |= {f"{which}_{when}_{k}": repr(v) for k, v in summary[which][when].items()}
         rows.append(row)
     if not rows:
         raise RunError("there are no runs to compare")
-    return rows, {key: key for key in rows[0]}
+    columns = dict.fromkeys(key for row in rows for key in row)
+    return [{key: row.get(key, "") for key in columns} for row in rows], {key: key for key in columns}

@@ -34,8 +34,11 @@ def accuracy_curves(runs: Sequence[RunData]) -> Figure:
     banded = ""
     for same, (colour, marker) in zip(lines.values(), look, strict=True):
         for which in SPLITS:
-            rounds, means, band = curve_of(same, which, alone=len(lines) == 1)
-            reported = which == same[0].reported
+            measured = [run for run in same if run.accuracy[which]]
+            if not measured:
+                continue
+            rounds, means, band = curve_of(measured, which, alone=len(lines) == 1)
+            reported = which == same[0].shown
             axes.plot(
                 rounds, means, LINES[which], color=colour, marker=marker, markevery=max(1, len(rounds) // 8),
                 markersize=5 if reported or len(rounds) == 1 else 0, linewidth=1.8 if reported else 1.1,
@@ -180,8 +183,8 @@ def client_strip(runs: Sequence[RunData]) -> Figure:
     colours = [colour for colour, _ in looks([same[0].method for same in lines.values()])]
     scores: dict[str, Floats] = {}
     for name, same in lines.items():
-        split = same[0].reported
-        finals = [run.accuracy[split][run.evaluated_round(split, "final")] for run in same]
+        split = same[0].shown
+        finals = [run.scored(split, run.evaluated_round(split, "final")) for run in same if run.accuracy[split]]
         scores[f"{name} ({split})"] = 100 * np.concatenate(finals)
     ordered = sorted(scores, key=lambda name: float(scores[name].mean()))
     figure, axes = plt.subplots(figsize=(7.2, 1.1 + 0.55 * len(ordered)))

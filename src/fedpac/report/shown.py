@@ -20,7 +20,7 @@ def curve_of(runs: Sequence[RunData], which: Which, alone: bool) -> tuple[list[i
     means = np.array([[100 * run.means[which][t] for t in rounds] for run in runs])
     if len(runs) > 1:
         return rounds, means.mean(axis=0), means.std(axis=0, ddof=1)
-    spread = np.array([100 * runs[0].accuracy[which][t].std() for t in rounds]) if alone else None
+    spread = np.array([100 * runs[0].scored(which, t).std() for t in rounds]) if alone else None
     return rounds, means[0], spread
 
 

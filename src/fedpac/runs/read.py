@@ -41,7 +41,7 @@ class RunData:
     sizes: Floats  # training samples of every client
     groups: list[int | None]
     class_counts: NDArray[np.int64]  # training samples of each class (columns) for each client (rows)
-    accuracy: dict[Which, dict[int, Floats]]  # split -> round -> accuracy of every client
+    accuracy: dict[Which, dict[int, Floats]]  # split -> round -> accuracy of every client, NaN if it has none
     last_round: int
     seconds: float
     bytes_up: int
@@ -107,7 +107,24 @@ class RunData:
     @cached_property
     def means(self) -> dict[Which, dict[int, float]]:
         """Split -> round -> accuracy, mean over clients."""
-        return {which: {t: float(each.mean()) for t, each in rounds.items()} for which, rounds in self.accuracy.items()}
+        return {
+            which: {t: float(self.scored(which, t).mean()) for t in rounds} for which, rounds in self.accuracy.items()
+        }
+
+    def scored(self, which: Which, round: int) -> Floats:
+        """The accuracies of that round, of the clients that have one."""
+        each = self.accuracy[which][round]
+        return each[~np.isnan(each)]
+
+    @property
+    def splits(self) -> list[Which]:
+        """Which accuracies were measured at all."""
+        return [which for which in SPLITS if self.accuracy[which]]
+
+    @property
+    def shown(self) -> Which:
+        """The reported accuracy, or the other one if that was not measured."""
+        return self.reported if self.accuracy[self.reported] else self.splits[0]
 
     def evaluated_round(self, which: Which, when: When) -> int:
         means = self.means[which]
@@ -153,10 +170,11 @@ def read_run(path: Path) -> RunData:
         rounds = store.rows("rounds.csv")
         seconds = sum(float(row["seconds"]) for row in rounds)
         up, down = (sum(_count(row[key]) for row in rounds) for key in ("bytes_up", "bytes_down"))
-        accuracy = _accuracies(store, len(clients), some_absent=_some_absent(store, config["run"]))
+        complete = 0 if _all_present(store, config) else len(rounds)
+        accuracy = _accuracies(store, len(clients), complete)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path} cannot be read as a run: {error}") from None
-    if not all(accuracy.values()):
+    if not any(accuracy.values()):
         raise NotEvaluatedError(f"{path} has no evaluated round yet: continue it with 'fedpac resume {path}'")
     return RunData(
         path=path,
@@ -200,15 +218,19 @@ def _title_and_reported(name: str, store: RunStore, environment: dict[str, Any])
     return str(recorded.get("title", name)), "personal" if recorded.get("reported") == "personal" else "received"
 
 
-def _some_absent(store: RunStore, run: dict[str, Any]) -> bool:
-    """Whether a client may be without a result in an evaluated round."""
+def _all_present(store: RunStore, config: dict[str, Any]) -> bool:
+    """Whether every client has a result in every evaluated round."""
+    run = config["run"]
     sampled = run.get("evaluate_clients") is not None or run.get("evaluate_absentees") is False
-    return sampled or (store.path / "failures.csv").exists()
+    return not (sampled or "federation" in config or (store.path / "failures.csv").exists())
 
 
-def _accuracies(store: RunStore, clients: int, some_absent: bool) -> dict[Which, dict[int, Floats]]:
-    """Split -> round -> accuracy by client. Rounds that lack one are left out; they are an error unless some may be
-    absent, or the round is the last, which a kill may have cut off."""
+def _accuracies(store: RunStore, clients: int, complete: int) -> dict[Which, dict[int, Floats]]:
+    """Split -> round -> accuracy by client.
+
+    Up to the round `complete`, clients may be absent. In later ones none may, but in the very last, which is left out
+    then: a kill may have cut it off.
+    """
     found: dict[Which, dict[int, dict[int, float]]] = {split: {} for split in SPLITS}
     last = 0
     for row in store.rows("metrics.csv"):
@@ -219,12 +241,14 @@ def _accuracies(store: RunStore, clients: int, some_absent: bool) -> dict[Which,
         if client in of_round:
             raise ValueError(f"metrics.csv, round {t}: client {client} is there twice ({which})")
         of_round[client], last = float(row["accuracy"]), max(last, t)
+        if not 0 <= of_round[client] <= 1:  # NaN is neither
+            raise ValueError(f"metrics.csv, round {t}: {of_round[client]} is no accuracy (client {client}, {which})")
     accuracy: dict[Which, dict[int, Floats]] = {split: {} for split in SPLITS}
     for which, rounds in found.items():
         for t, of_round in rounds.items():
-            if len(of_round) == clients:
-                accuracy[which][t] = np.array([of_round[i] for i in range(clients)])
-            elif t < last and not some_absent:
+            if t <= complete or len(of_round) == clients:
+                accuracy[which][t] = np.array([of_round.get(i, np.nan) for i in range(clients)])
+            elif t < last:
                 lacking = next(i for i in range(clients) if i not in of_round)
                 raise ValueError(f"metrics.csv, round {t}: client {lacking} is missing ({which})")
     return accuracy

@@ -8,13 +8,19 @@ from fedpac.runs.read import SPLITS, Floats, RunData
 
 
 def over_clients(accuracies: Floats, sizes: Floats) -> dict[str, float]:
-    """Mean and spread over clients. The plain mean counts every client equally, as the paper does."""
+    """Mean and spread over clients. The plain mean counts every client equally, as the paper does.
+
+    Where some have no accuracy, `clients` says how many have.
+    """
+    there = ~np.isnan(accuracies)
+    accuracies, sizes = accuracies[there], sizes[there]
     values = np.sort(accuracies)
     return {
         "mean": float(values.mean()),
         "std": float(values.std()),
         "worst_decile": float(values[: max(1, len(values) // 10)].mean()),
-        "weighted_mean": float(np.average(accuracies, weights=sizes)),
+        "weighted_mean": float(np.average(accuracies, weights=sizes)) if sizes.any() else float(values.mean()),
+        **({} if there.all() else {"clients": int(there.sum())}),
     }
 
 
@@ -24,6 +30,8 @@ def summarise(run: RunData) -> dict[str, Any]:
             when: {"round": (t := run.evaluated_round(which, when)), **over_clients(run.accuracy[which][t], run.sizes)}
             for when in ("final", "best")
         }
+        if run.accuracy[which]
+        else None  # not measured
         for which in SPLITS
     }
     return {
