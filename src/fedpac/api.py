@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from fedpac.config import RunConfig
+from fedpac.config import RunConfig, ServerConfig
 from fedpac.data.clients import ClientData, Scenario
 from fedpac.data.own import ArrayLike, from_arrays
 from fedpac.data.scenario import build
@@ -59,6 +59,7 @@ def fit(
     deadline: float | None = None,
     evaluate_every: int = 1,
     classes: int | None = None,
+    server: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
     engine: str = "auto",
     device: str = "cpu",
@@ -74,6 +75,7 @@ def fit(
     sampler    who takes part in a round: an object with `choose`, see fedpac.sampling; unset, a random `participation`
     min_replies  rounds go on without clients that fail, if so many answer; unset, the first failure is an error
     deadline   seconds that a client has to answer
+    server     what the server does with averages, such as {'optimizer': 'momentum'}; as [server] in a config
     progress   called after every round with its report
 
         result = fedpac.fit(model, clients, method="fedpac", rounds=20, lr=0.05, seed=0)
@@ -86,13 +88,14 @@ def fit(
         RunConfig, rounds=rounds, seed=seed, participation=participation, evaluate_every=evaluate_every,
         min_replies=min_replies, deadline=deadline, engine=engine, device=device, workers=workers,
     )  # fmt: skip
+    optimizer = _section(ServerConfig, **(server or {})).make_optimizer()
     network, clients_in_all = _copied(model), len(scenario.clients)
     task = Task(network, scenario.classes, recipe, run.seed, clients_in_all, run.rounds, run.device, scenario.sample)
     history = []
     with make_engine(run.engine, task, method, scenario.clients, run.workers, run.deadline) as running:
         federation = Federation(
             task, method, running, sampler=sampler or Uniform(run.participation),
-            evaluation=Evaluation(run.evaluate_every), min_replies=run.min_replies,
+            evaluation=Evaluation(run.evaluate_every), min_replies=run.min_replies, optimizer=optimizer,
         )  # fmt: skip
         for report in federation.rounds():
             history.append(report)

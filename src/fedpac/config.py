@@ -12,7 +12,9 @@ from fedpac.data.config import DataConfig
 from fedpac.data.published import PUBLISHED
 from fedpac.errors import ConfigError, unknown
 from fedpac.methods import Method, is_own, make_method
+from fedpac.methods.base import check_optimizer
 from fedpac.mods import Float16, Mod, TopK
+from fedpac.optimizers import USUAL, Optimizer
 from fedpac.strict import checked, one_line_lists, shown
 from fedpac.task import Recipe
 
@@ -85,6 +87,33 @@ class WireConfig(BaseModel):
         return {"none": (), "float16": (Float16(),), "top-k": (TopK(self.keep),)}[self.compression]
 
 
+class ServerConfig(BaseModel):
+    """What the server does with averages. Learning rate and momentum default to what is usual for the optimizer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimizer: Annotated[
+        Literal["none", "momentum", "adam", "yogi"],
+        Field(description="how the server moves to the average: all the way, or by a server optimizer (FedOpt)"),
+    ] = "none"
+    lr: Annotated[float | None, Field(gt=0, le=100, description="1 for momentum, 0.01 for adam and yogi")] = None
+    momentum: Annotated[
+        float | None, Field(ge=0, lt=1, description="0.5 for momentum, 0.9 (beta 1) for adam and yogi")
+    ] = None
+    second: Annotated[float, Field(ge=0, lt=1, description="beta 2 of adam and yogi")] = 0.99
+    tau: Annotated[float, Field(gt=0, le=1, description="adam and yogi: added to the root of the second moment")] = 1e-3
+
+    def make_optimizer(self) -> Optimizer | None:
+        given = {"lr": self.lr, "momentum": self.momentum}
+        given = {key: value for key, value in given.items() if value is not None}
+        if self.optimizer == "none":
+            if given:
+                raise ConfigError(f"server.{min(given)} needs a server.optimizer: momentum, adam or yogi")
+            return None
+        values = {**USUAL[self.optimizer], **given}
+        return Optimizer(kind=self.optimizer, second=self.second, tau=self.tau, **values)
+
+
 class FederationConfig(BaseModel):
     """Clients that are real sites: the server never sees their data, so what it must know of them is said here."""
 
@@ -116,6 +145,7 @@ class Config(BaseModel):
     training: Recipe = Recipe()
     run: RunConfig = RunConfig()
     wire: WireConfig = WireConfig()
+    server: ServerConfig = ServerConfig()
     federation: FederationConfig | None = None  # then `data` says nothing
 
     def identity(self) -> dict[str, Any]:
@@ -126,6 +156,8 @@ class Config(BaseModel):
         values = self.model_dump(mode="json", exclude={"run": HOW})
         if self.wire == WireConfig():
             del values["wire"]
+        if self.server == ServerConfig():
+            del values["server"]
         if self.federation is None:
             del values["federation"]
         run = RunConfig.model_fields
@@ -155,11 +187,15 @@ def make_config(values: dict[str, Any], *, import_own: bool = True) -> Config:
         raise ConfigError("\n".join(_explain(problem) for problem in error.errors())) from None
     used = {"name": "fedpac", **config.method}
     if import_own or not is_own(used["name"]):  # its settings are checked now, and their defaults written out
-        used = {"name": used["name"], **config.make_method().model_dump(exclude_none=True, mode="json")}
+        method = config.make_method()
+        check_optimizer(method, config.server.make_optimizer())
+        used = {"name": used["name"], **method.model_dump(exclude_none=True, mode="json")}
     published = PUBLISHED.get(config.data.dataset) if config.federation is None else None
     training = _filled(config.training, published.training if published else {})
     run = _filled(config.run, {"participation": config.data.rule.participation})
-    return config.model_copy(update={"method": used, "data": config.data.resolved(), "training": training, "run": run})
+    server = _filled(config.server, USUAL.get(config.server.optimizer, {}))
+    filled = {"method": used, "data": config.data.resolved(), "training": training, "run": run, "server": server}
+    return config.model_copy(update=filled)
 
 
 def _filled(section: Section, usual: Mapping[str, Any]) -> Section:

@@ -11,8 +11,9 @@ from fedpac.engines.site import Failure, Job, Kind, Outcome
 from fedpac.errors import ConfigError, RunError
 from fedpac.evaluation import Evaluation, Plan
 from fedpac.message import Message
-from fedpac.methods.base import Method, Which
+from fedpac.methods.base import Method, Which, check_optimizer
 from fedpac.mods.base import Context, out_of_server
+from fedpac.optimizers import Optimizer
 from fedpac.replies import accepted
 from fedpac.sampling import Sampler, Uniform
 from fedpac.server import Server
@@ -67,6 +68,7 @@ class Federation:
     evaluation    what is measured, how often, on how many
     min_replies   a round with fewer does not count, and is repeated where another try may go better; unset, every
                   chosen client must answer, and the first that fails ends the run with its error
+    optimizer     how the server moves to averages; unset, as the method says, and that is mostly all the way
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Federation:
         sampler: Sampler | None = None,
         evaluation: Evaluation | None = None,
         min_replies: int | None = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         self.task = task
         self.method = method
@@ -87,7 +90,8 @@ class Federation:
         if min_replies is not None and min_replies > task.clients:
             raise ConfigError(f"min_replies = {min_replies}, but there are only {task.clients} clients")
         self.min_replies = min_replies
-        self.server = Server(task)
+        check_optimizer(method, optimizer)
+        self.server = Server(task, optimizer=optimizer or method.optimizer())
         method.setup(self.server)
 
     def rounds(self) -> Iterator[RoundReport]:

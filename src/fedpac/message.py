@@ -30,6 +30,10 @@ class Payload(ABC):
     @abstractmethod
     def __add__(self, other: "Payload") -> "Payload": ...
 
+    def plus(self, weights: Weights) -> "Payload":
+        """The sum with weights that can be read."""
+        raise MessageError(f"open weights cannot be added to a {type(self).__name__}")
+
 
 Part: TypeAlias = Weights | Tensor | float | Payload
 

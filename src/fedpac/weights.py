@@ -17,17 +17,24 @@ def weighted_sum(payloads: Sequence[Weights], coefficients: Sequence[float]) -> 
     Integer buffers (a batch counter) have no mean: the first one's value is kept.
     """
     first = payloads[0]
-    if isinstance(first, Payload):
-        total = first * coefficients[0]
-        for payload, coefficient in zip(payloads[1:], coefficients[1:], strict=True):
-            total = total + cast(Payload, payload) * coefficient
-        return cast(Weights, total)
+    if any(isinstance(payload, Payload) for payload in payloads):
+        return cast(Weights, _sum_of_payloads(payloads, coefficients))
     return {
         name: sum_of_tensors([weights[name] for weights in payloads], coefficients)
         if tensor.is_floating_point()
         else tensor.clone()
         for name, tensor in first.items()
     }
+
+
+def _sum_of_payloads(payloads: Sequence[Weights | Payload], coefficients: Sequence[float]) -> Payload:
+    """Open weights may be among them: they are summed up first, and added as they are."""
+    pairs = list(zip(payloads, coefficients, strict=True))
+    total, *others = [payload * share for payload, share in pairs if isinstance(payload, Payload)]
+    for other in others:
+        total = total + other
+    known = [(weights, share) for weights, share in pairs if not isinstance(weights, Payload)]
+    return total.plus(weighted_sum(*map(list, zip(*known, strict=True)))) if known else total
 
 
 def average(payloads: Mapping[int, Weights], shares: Mapping[int, float]) -> Weights:

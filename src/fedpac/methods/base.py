@@ -10,6 +10,7 @@ from torch import nn
 from fedpac.client import Client
 from fedpac.errors import ConfigError
 from fedpac.message import Message
+from fedpac.optimizers import Optimizer
 from fedpac.replies import Description, TensorLike, class_counts, class_means
 from fedpac.server import Server
 
@@ -24,6 +25,15 @@ def centroids_like(server: Server, name: str) -> dict[str, TensorLike]:
     known = server.weights(name)["means"] if name in server.state else None
     means = class_means(task.classes, task.features, dtype, known)
     return {"counts": class_counts(task.classes, of="n"), "means": means}
+
+
+def check_optimizer(method: "Method", optimizer: Optimizer | None) -> None:
+    """An error if the server has an optimizer, and the method no averages for it."""
+    if optimizer is not None and not method.averages:
+        raise ConfigError(
+            f"server.optimizer = '{optimizer.kind}': method {method.name} has no average of models that an optimizer "
+            "could steer; set it to 'none'"
+        )
 
 
 def returned(method: "Method", function: str, value: Any, kind: type[T], expected: str) -> T:
@@ -49,6 +59,7 @@ class Method(BaseModel, ABC):
     title: ClassVar[str]
     family: ClassVar[str] = "of your own"
     reported: ClassVar[Which] = "received"  # which of the two accuracies the method's paper speaks of
+    averages: ClassVar[bool] = False  # whether the server moves to averages (server.move), which an optimizer may steer
     revision: ClassVar[int] = 1  # raised when equal settings give other numbers, so that no older checkpoint goes on
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -95,6 +106,10 @@ class Method(BaseModel, ABC):
     def condense(self, replies: dict[int, Message]) -> dict[int, Message]:
         """The same replies, or fewer that stand for them: thousands need not be in memory until all have come."""
         return replies
+
+    def optimizer(self) -> Optimizer | None:
+        """The server optimizer that is part of the method; one that the user asks for takes its place."""
+        return None
 
     def waves(self, chosen: list[int]) -> list[list[int]]:
         """Who trains at the same time. A wave begins when the server has merged the answers of the one before."""

@@ -24,6 +24,7 @@ class FedAvg(Method):
     title = "FedAvg"
     family = "one global model"
 
+    averages: ClassVar[bool] = True
     shared: ClassVar[Section] = "all"  # the part of the model that travels; the rest stays with the client
 
     def setup(self, server: Server) -> None:
@@ -43,7 +44,7 @@ class FedAvg(Method):
         return train(client, w)
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
-        server.state["w"] = average_of(replies, "w")
+        server.move("w", average_of(replies, "w"))
 
     def replies(self, server: Server, client: int, down: Message) -> Description:
         return {"w": like(server.weights("w"), server.task.buffers), "n": SAMPLES}

@@ -35,6 +35,8 @@ class FedEM(Method):
     title: ClassVar[str] = "FedEM"
     family: ClassVar[str] = "mixture"
 
+    averages: ClassVar[bool] = True
+
     components: Annotated[int, Field(ge=1, le=1000, description="M, number of components")] = 3
 
     def setup(self, server: Server) -> None:
@@ -44,7 +46,7 @@ class FedEM(Method):
             server.state[f"w{m}"] = reinitialised(task.model, stream_seed(task.seed, f"init {m}"))
 
     def send(self, server: Server, client: int) -> Message:
-        return Message(**server.state)
+        return Message(**{f"w{m}": server.weights(f"w{m}") for m in range(self.components)})
 
     def local(self, client: Client, down: Message) -> Message:
         q, client.state["pi"] = self.e_step(client, down)
@@ -80,7 +82,7 @@ class FedEM(Method):
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         for m in range(self.components):
-            server.state[f"w{m}"] = average_of(replies, f"w{m}")
+            server.move(f"w{m}", average_of(replies, f"w{m}"))
 
     def received(self, client: Client, down: Message) -> nn.Module:
         return self.mixture(client, self.parts(down), self.e_step(client, down)[1])

@@ -31,6 +31,8 @@ class HypCluster(Method):
     title: ClassVar[str] = "HypCluster"
     family: ClassVar[str] = "clustering"
 
+    averages: ClassVar[bool] = True
+
     k: Annotated[int, Field(ge=1, le=1000, description="number of clusters")] = 3
     init: Annotated[Literal["random", "farthest"], Field(description="how the clusters start")] = "random"
 
@@ -41,7 +43,11 @@ class HypCluster(Method):
             server.state[f"w{c}"] = reinitialised(task.model, stream_seed(task.seed, f"init {c}"))
 
     def send(self, server: Server, client: int) -> Message:
-        return Message(**server.state)
+        return Message(**{f"w{c}": server.weights(f"w{c}") for c in range(self.clusters(server))})
+
+    def clusters(self, server: Server) -> int:
+        """How many there are already."""
+        return sum(f"w{c}" in server.state for c in range(self.k))
 
     def local(self, client: Client, down: Message) -> Message:
         z, loss = self.choose(client, down)
@@ -66,11 +72,11 @@ class HypCluster(Method):
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         cluster = {i: int(up.number("z")) for i, up in replies.items()}
-        if len(server.state) < self.k:
+        if (known := self.clusters(server)) < self.k:
             worst = max(replies, key=lambda i: replies[i].number("loss"))
-            cluster[worst] = len(server.state)  # the worst fitted client starts a cluster of its own
+            cluster[worst] = known  # the worst fitted client starts a cluster of its own
         for c in set(cluster.values()):
-            server.state[f"w{c}"] = average_of({i: up for i, up in replies.items() if cluster[i] == c}, "w")
+            server.move(f"w{c}", average_of({i: up for i, up in replies.items() if cluster[i] == c}, "w"))
 
     def received(self, client: Client, down: Message) -> nn.Module:
         return client.with_weights(down.weights(f"w{self.choose(client, down)[0]}"))

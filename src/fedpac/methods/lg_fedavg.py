@@ -12,6 +12,7 @@ from fedpac.methods.fedavg import FedAvg
 from fedpac.models import Section, section
 from fedpac.replies import SAMPLES, Description, like
 from fedpac.server import Server
+from fedpac.weights import average_of
 
 
 class LGFedAvg(FedAvg):
@@ -58,10 +59,11 @@ class LGFedAvg(FedAvg):
         return () if self.warm_start_rounds else ("w",)  # a warm start takes the body out of the average
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
-        super().merge(server, replies)
         if server.round > self.warm_start_rounds:
+            super().merge(server, replies)
             server.state["parted"] = server.tensor("parted").index_fill(0, torch.tensor(list(replies)), True)
         else:
+            server.move("w", average_of(replies, "w"), old=self.whole(server))
             w = server.weights("w")
             server.state["w"], server.state["body"] = section(w, "head"), section(w, "body")
 

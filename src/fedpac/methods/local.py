@@ -19,6 +19,7 @@ class Local(FedAvg):
     title = "Local-only"
     family = "no collaboration"
     reported: ClassVar[Which] = "personal"
+    averages: ClassVar[bool] = False
     shared: ClassVar[Section] = "none"
 
     def sums(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from fedpac.methods.fedavg import FedAvg
 from fedpac.models import trainable
 from fedpac.server import Server
 from fedpac.training import flatten, proximal, shuffled_batches, steps_per_epoch, train, unflatten
+from fedpac.weights import average_of
 
 
 class PFedMe(FedAvg):
@@ -82,12 +83,10 @@ class PFedMe(FedAvg):
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         if self.beta == 1:
             return super().merge(server, replies)
-        model = server.task.model
+        model, mean = server.task.model, average_of(replies, "w")
         old = flatten(server.weights("w"), model)
-        super().merge(server, replies)
-        mean = server.weights("w")
         # Parameters only: running statistics must stay within what was measured, also for beta > 1.
-        server.state["w"] = unflatten(old.lerp(flatten(mean, model), self.beta), mean, model)
+        server.move("w", unflatten(old.lerp(flatten(mean, model), self.beta), mean, model))
 
     def received(self, client: Client, down: Message) -> nn.Module:
         theta = client.state.get("theta", down["w"])  # until it has its own, theta is where it would start

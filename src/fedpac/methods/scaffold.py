@@ -68,5 +68,5 @@ class Scaffold(FedAvg):
         w, c = server.weights("w"), server.tensor("c")
         mean = average({i: up.weights("w") for i, up in replies.items()}, dict.fromkeys(replies, 1.0))
         moved = {name: torch.lerp(w[name], mean[name], self.server_lr) for name, _ in trainable(server.task.model)}
-        server.state["w"] = {**mean, **moved}  # buffers are averaged, not followed
+        server.move("w", {**mean, **moved})  # buffers are averaged, not followed
         server.state["c"] = c + sum(up.tensor("dc") for up in replies.values()) / server.task.clients

@@ -98,7 +98,10 @@ def make_federation(config: Config, task: Task, method: Method, engine: Engine) 
     run = config.run
     evaluation = Evaluation(run.evaluate_every, run.personal_every, run.evaluate_absentees, run.evaluate_clients)
     sampler = Uniform(run.participation, run.everybody_last)
-    return Federation(task, method, engine, sampler=sampler, evaluation=evaluation, min_replies=run.min_replies)
+    return Federation(
+        task, method, engine, sampler=sampler, evaluation=evaluation, min_replies=run.min_replies,
+        optimizer=config.server.make_optimizer(),
+    )  # fmt: skip
 
 
 def fingerprint(config: Config) -> str:

@@ -25,6 +25,9 @@ class Sealed(Payload):
             return NotImplemented
         return Sealed(self._terms + other._terms)
 
+    def plus(self, weights: Weights) -> "Sealed":
+        return Sealed([*self._terms, (1.0, weights)])
+
 
 def seal(message: Message, names: Iterable[str]) -> Message:
     """The message with these sets of weights in envelopes."""
