@@ -39,7 +39,7 @@ def run(quick: bool = False) -> list[Target]:
             tree.extractall(folder, filter="data")
         for dataset, method in WORKLOADS:
             workload = f"quick-{dataset}" if quick else dataset
-            words = ["benchmarks.ours", workload, method, "--evaluate"]
+            words = ["benchmarks.ours", workload, method, "--evaluate", "--engine", "auto"]
             with ExitStack() as stack:
                 contenders = [
                     Contender(NOW, *words, PYTHONPATH=str(ROOT / "src")),

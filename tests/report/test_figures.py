@@ -11,10 +11,10 @@ from fedpac.config import make_config
 from fedpac.data.scenario import build, describe
 from fedpac.errors import RunError
 from fedpac.methods import list_methods
-from fedpac.report import bubbles, comparison, figures, style, text
+from fedpac.report import bubbles, comparison, figures, shown, style, text
 from fedpac.report.heatmaps import heatmap_text
-from fedpac.report.shown import by_group, heatmap_rounds
-from fedpac.runs.read import read_run, read_runs
+from fedpac.report.shown import HeatMaps, by_group, heatmap_rounds
+from fedpac.runs.read import PeerWeights, read_run, read_runs
 from fedpac.runs.summary import summarise
 from small_run import tiny
 
@@ -104,6 +104,20 @@ def test_clients_are_ordered_by_group_and_weights_follow(runs):
     assert [len(line) for line in lines] == [12] * 6
     for matrix in data.peer_weights.values():
         assert matrix.sum(axis=1) == pytest.approx(np.ones(6))
+
+
+def test_of_a_crowd_those_who_took_part_are_shown(runs, monkeypatch):
+    weights = PeerWeights(100_000, {1: [(7, 7, 0.25), (7, 99_999, 0.75), (99_999, 99_999, 1.0)]})
+    assert 1 in weights  # and no matrix of 80 GB was made to find that out
+    assert weights.present([1]) == {7, 99_999}
+    assert weights.among([99_999, 7], 1).tolist() == [[1, 0], [0.75, 0.25]]
+
+    data = read_run(runs / "fedpac0")
+    everybody = HeatMaps.of(data)
+    monkeypatch.setattr(shown, "MOST_CLIENTS", 3)
+    some = HeatMaps.of(data)
+    assert some.clients == everybody.clients[:3]
+    assert some.matrices[3].tolist() == everybody.matrices[3][:3, :3].tolist()
 
 
 def test_the_run_knows_what_its_clients_hold(runs):

@@ -11,6 +11,7 @@ from fedpac.methods.base import Which
 from fedpac.runs.read import Floats, RunData, setting_title
 
 PAPER_ROUNDS: tuple[int, ...] = (1, 20, 50)  # of its heat map
+MOST_CLIENTS = 1000  # in a heat map: more than its picture has points
 
 
 def curve_of(runs: Sequence[RunData], which: Which, alone: bool) -> tuple[list[int], Floats, Floats | None]:
@@ -70,14 +71,18 @@ class HeatMaps:
 
     @classmethod
     def of(cls, run: RunData, title: str = "") -> Self:
-        order = by_group(run)
-        matrices = {t: run.peer_weights[t][np.ix_(order, order)] for t in heatmap_rounds(run)}
+        rounds, order = heatmap_rounds(run), by_group(run)
+        if len(order) > MOST_CLIENTS:
+            taking_part = run.peer_weights.present(rounds)
+            order = [i for i in order if i in taking_part][:MOST_CLIENTS]
+        matrices = {t: run.peer_weights.among(order, t) for t in rounds}
         return cls(title, order, _group_edges([run.groups[i] for i in order]), matrices)
 
 
 def heatmap_title(method: str, run: RunData) -> str:
     grouped = any(group is not None for group in run.groups)
-    return f"{method}, {setting_title([run])}" + ("; clients ordered by group" if grouped else "")
+    shown = f"; at most {MOST_CLIENTS:,} of those who took part" if len(run.sizes) > MOST_CLIENTS else ""
+    return f"{method}, {setting_title([run])}" + ("; clients ordered by group" if grouped else "") + shown
 
 
 def heatmap_rounds(run: RunData) -> list[int]:

@@ -134,17 +134,31 @@ class RunData:
 class PeerWeights(Mapping[int, Floats]):
     """Round -> matrix: row i holds the weights that client i gives to all clients.
 
-    A matrix is made when it is asked for: those of all rounds of a thousand clients would take gigabytes.
+    A matrix is made when it is asked for, of some clients only if need be: those of all rounds of a thousand clients
+    would take gigabytes, as would one of a hundred thousand.
     """
 
     def __init__(self, clients: int, given: Mapping[int, Sequence[tuple[int, int, float]]]) -> None:
         self._clients, self._given = clients, given
 
     def __getitem__(self, round: int) -> Floats:
-        matrix = np.zeros((self._clients, self._clients))
+        return self.among(range(self._clients), round)
+
+    def among(self, clients: Sequence[int], round: int) -> Floats:
+        """The matrix of these clients, in this order."""
+        place = {client: at for at, client in enumerate(clients)}
+        matrix = np.zeros((len(clients), len(clients)))
         for i, j, weight in self._given[round]:
-            matrix[i, j] = weight
+            if i in place and j in place:
+                matrix[place[i], place[j]] = weight
         return matrix
+
+    def present(self, rounds: Sequence[int]) -> set[int]:
+        """Who gave or was given a weight in one of these rounds."""
+        return {client for t in rounds for i, j, _ in self._given[t] for client in (i, j)}
+
+    def __contains__(self, round: object) -> bool:
+        return round in self._given
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._given)
