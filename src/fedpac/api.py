@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from fedpac.config import RunConfig, ServerConfig
+from fedpac.config import RunConfig, ServerConfig, check_selection
 from fedpac.data.clients import ClientData, Scenario
+from fedpac.data.config import DataConfig
 from fedpac.data.own import ArrayLike, from_arrays
 from fedpac.data.scenario import build
+from fedpac.data.validation import held_out
 from fedpac.engines import make_engine
 from fedpac.engines.site import Site
 from fedpac.engines.store import MemoryStore
@@ -28,17 +30,19 @@ from fedpac.federation import Federation, RoundReport
 from fedpac.files import explained, write_atomically
 from fedpac.methods import Method, make_method
 from fedpac.methods.base import Which
+from fedpac.metrics import headline
 from fedpac.runs.checkpoint import read_checkpoint
 from fedpac.runs.execute import fingerprint, make_task
-from fedpac.runs.folder import CHECKPOINT, RunStore
+from fedpac.runs.folder import CHECKPOINT, SELECTED, RunStore
 from fedpac.sampling import Sampler, Uniform
+from fedpac.selection import Selection
 from fedpac.server import Server
 from fedpac.strict import Checked, checked, shown
 from fedpac.task import Recipe, State, Task
 from fedpac.threads import one_thread
 from fedpac.training import evaluate, logits
 
-Arrays = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]
+Arrays = Sequence[ArrayLike]  # x_train, y_train, x_test, y_test; perhaps x_validation, y_validation
 
 
 def fit(
@@ -58,6 +62,10 @@ def fit(
     min_replies: int | None = None,
     deadline: float | None = None,
     evaluate_every: int = 1,
+    metrics: Sequence[str] = (),
+    validation_share: float | None = None,
+    select_by: str | None = None,
+    patience: int | None = None,
     classes: int | None = None,
     server: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
@@ -76,22 +84,35 @@ def fit(
     min_replies  rounds go on without clients that fail, if so many answer; unset, the first failure is an error
     deadline   seconds that a client has to answer
     server     what the server does with averages, such as {'optimizer': 'momentum'}; as [server] in a config
+    metrics    measured beside accuracy and loss, such as 'auroc'; they are in history[t].scores
+    validation_share  held out of each client's training data; `result.selected` is then the round that they choose
+    select_by  the metric that they choose by; unset, accuracy
+    patience   stop after so many evaluations without a better one on validation data
     progress   called after every round with its report
 
         result = fedpac.fit(model, clients, method="fedpac", rounds=20, lr=0.05, seed=0)
         result.models[3].predict(x)
     """
     scenario = clients if isinstance(clients, Scenario) else from_arrays(clients, classes)
+    if validation_share is not None:
+        _section(DataConfig, validation_share=validation_share)
+        scenario = held_out(scenario, validation_share, seed)
     method = _made(method, settings)
     recipe = _section(Recipe, lr=lr, momentum=momentum, weight_decay=weight_decay, batch=batch, epochs=epochs)
     run = _section(
         RunConfig, rounds=rounds, seed=seed, participation=participation, evaluate_every=evaluate_every,
         min_replies=min_replies, deadline=deadline, engine=engine, device=device, workers=workers,
+        metrics=list(metrics), select_by=select_by, patience=patience,
     )  # fmt: skip
     optimizer = _section(ServerConfig, **(server or {})).make_optimizer()
+    selection = _selection(scenario, run)
     network, clients_in_all = _copied(model), len(scenario.clients)
-    task = Task(network, scenario.classes, recipe, run.seed, clients_in_all, run.rounds, run.device, scenario.sample)
-    history = []
+    task = Task(
+        network, scenario.classes, recipe, run.seed, clients_in_all, run.rounds, run.device, scenario.sample,
+        metrics=run.metrics,
+    )  # fmt: skip
+    history: list[RoundReport] = []
+    selected: Result | None = None
     with make_engine(run.engine, task, method, scenario.clients, run.workers, run.deadline) as running:
         federation = Federation(
             task, method, running, sampler=sampler or Uniform(run.participation),
@@ -101,7 +122,23 @@ def fit(
             history.append(report)
             if progress is not None:
                 progress(report)
-        return Result(task, method, scenario, federation.server, dict(running.snapshot()), history)
+            if selection is not None:
+                selection.see(report.round, report.measured(method.reported, selection.key))
+                if selection.best == report.round:
+                    then = Server(task, copy.deepcopy(federation.server.state))  # a merge may work in place
+                    then.round = report.round
+                    selected = Result(task, method, scenario, then, dict(running.snapshot()), history[:])
+                if selection.exhausted:
+                    break
+        return Result(task, method, scenario, federation.server, dict(running.snapshot()), history, selected)
+
+
+def _selection(scenario: Scenario, run: RunConfig) -> Selection | None:
+    if any(client.validation is not None for client in scenario.clients):
+        check_selection(run, True)
+        return Selection(run.select_by or headline(scenario.classes), run.patience)
+    check_selection(run, False)
+    return None
 
 
 def _copied(model: nn.Module) -> nn.Module:
@@ -137,9 +174,15 @@ def _section(model: type[Checked], **values: Any) -> Checked:
 
 
 def load_run(
-    path: Path | str, data_dir: Path | str | None = None, method: str | None = None, trust: bool = False
+    path: Path | str,
+    data_dir: Path | str | None = None,
+    method: str | None = None,
+    trust: bool = False,
+    selected: bool = False,
 ) -> "Result":
     """What a run folder's last checkpoint holds, to predict with; its history is in the folder's tables.
+
+    selected   the round that validation data chose, and not the last one
 
     A run of a method of your own is loaded if you name the `method`, 'package.module:Class', or `trust` the folder:
     importing it runs its code.
@@ -149,9 +192,12 @@ def load_run(
     config = store.config(method, trust)
     if config.federation is not None:
         raise RunError(f"{path}: the clients' data and models are at their sites, in the folder given to 'fedpac join'")
-    if not (path / CHECKPOINT).exists():
+    if selected and not config.validation_share:
+        raise RunError(f"{path} was run without validation data to choose a round by: set data.validation_share")
+    file = path / (SELECTED if selected else CHECKPOINT)
+    if not file.exists():
         raise RunError(f"{path} has no checkpoint yet: continue it with 'fedpac resume {path}'")
-    saved = read_checkpoint(path / CHECKPOINT, fingerprint(config))
+    saved = read_checkpoint(file, fingerprint(config))
     scenario = build(config.data, config.run.seed, Path(data_dir) if data_dir else store.data_dir())
     task = make_task(config, scenario, device="cpu")  # wherever it was trained
     server = Server(task, saved.server)
@@ -173,12 +219,20 @@ class Result:
     server: Server
     states: dict[int, State]
     history: list[RoundReport]
+    chosen: "Result | None" = None
 
     def __repr__(self) -> str:
         return f"Result({self.method.title}, {len(self)} clients, round {self.server.round})"
 
     def __len__(self) -> int:
         return len(self.scenario.clients)
+
+    @property
+    def selected(self) -> "Result":
+        """The federation as it was in the round that validation data chose."""
+        if self.chosen is None:
+            raise ConfigError("there are no validation data to choose a round by: set validation_share, such as 0.2")
+        return self.chosen
 
     @property
     def models(self) -> "Models":

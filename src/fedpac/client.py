@@ -38,6 +38,11 @@ class Client:
     def test_set(self) -> tuple[Tensor, Tensor]:
         return self._samples(self.data.test)
 
+    @cached_property
+    def validation_set(self) -> tuple[Tensor, Tensor] | None:
+        """Held out of the training data to choose by; None where nothing is."""
+        return None if self.data.validation is None else self._samples(self.data.validation)
+
     def _samples(self, part: Samples) -> tuple[Tensor, Tensor]:
         x, y = part.tensors()
         return self.task.cast(x).to(self.device), y.to(self.device)

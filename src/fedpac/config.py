@@ -13,8 +13,10 @@ from fedpac.data.published import PUBLISHED
 from fedpac.errors import ConfigError, unknown
 from fedpac.methods import Method, is_own, make_method
 from fedpac.methods.base import check_optimizer
+from fedpac.metrics import CONFUSION, METRICS, headline
 from fedpac.mods import Float16, Mod, TopK
 from fedpac.optimizers import USUAL, Optimizer
+from fedpac.selection import Selection
 from fedpac.strict import checked, one_line_lists, shown
 from fedpac.task import Recipe
 
@@ -22,7 +24,14 @@ Section = TypeVar("Section", bound=BaseModel)
 SiteName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]  # also the name of its key's file
 
 HOW = {"engine", "device", "workers", "deadline", "min_replies", "checkpoint_every"}  # of RunConfig
-YOUNGER = {"personal_every", "evaluate_absentees", "evaluate_clients", "everybody_last"}
+YOUNGER = {  # keys that came later, by section
+    "data": {"validation_share"},
+    "federation": {"validation_share"},
+    "run": {
+        "personal_every", "evaluate_absentees", "evaluate_clients", "everybody_last", "metrics", "select_by",
+        "patience",
+    },
+}  # fmt: skip
 LONGEST = 32_768  # characters: the time to parse TOML grows with the square of what a stranger writes
 
 
@@ -53,6 +62,16 @@ class RunConfig(BaseModel):
         int | None, Field(ge=1, description="score only so many clients, drawn anew each time; all if not given")
     ] = None
     everybody_last: Annotated[bool, Field(description="everybody takes part in the last round")] = True
+    metrics: Annotated[
+        tuple[str, ...],
+        Field(description=f"measured of every model beside accuracy and loss: {', '.join([*METRICS, CONFUSION])}"),
+    ] = ()
+    select_by: Annotated[
+        str | None, Field(description="the metric that validation data choose the round by; accuracy if not given")
+    ] = None
+    patience: Annotated[
+        int | None, Field(ge=1, description="stop after so many evaluations without a better one on validation data")
+    ] = None
     min_replies: Annotated[
         int | None,
         Field(ge=1, description="a round with fewer does not count; if not given, any client that fails ends the run"),
@@ -70,6 +89,14 @@ class RunConfig(BaseModel):
     workers: Annotated[int | None, Field(ge=1, le=4096, description="worker processes; one per core if not given")] = (
         None
     )
+
+    @field_validator("metrics")
+    @classmethod
+    def _known_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in (known := [*METRICS, CONFUSION]):
+                raise ValueError(unknown("metric", name, known))
+        return names
 
 
 class WireConfig(BaseModel):
@@ -125,6 +152,9 @@ class FederationConfig(BaseModel):
         tuple[Annotated[int, Field(ge=1)], ...],
         Field(min_length=1, description="of one sample; images are [channels, height, width]"),
     ]
+    validation_share: Annotated[
+        float | None, Field(gt=0, lt=1, description="share of each site's training samples that is held out; none")
+    ] = None
 
     @field_validator("sites")
     @classmethod
@@ -160,9 +190,23 @@ class Config(BaseModel):
             del values["server"]
         if self.federation is None:
             del values["federation"]
-        run = RunConfig.model_fields
-        values["run"] = {k: v for k, v in values["run"].items() if k not in YOUNGER or v != run[k].default}
+        for name, younger in YOUNGER.items():
+            if (section := getattr(self, name)) is None:
+                continue
+            for key in younger:
+                if getattr(section, key) == type(section).model_fields[key].default:
+                    del values[name][key]
         return values
+
+    def selection(self, classes: int) -> Selection | None:
+        """How validation data choose the round; None where there are none."""
+        if not self.validation_share:
+            return None
+        return Selection(self.run.select_by or headline(classes), self.run.patience)
+
+    @property
+    def validation_share(self) -> float | None:
+        return self.data.validation_share if self.federation is None else self.federation.validation_share
 
     def make_method(self) -> Method:
         settings = dict(self.method)
@@ -193,9 +237,22 @@ def make_config(values: dict[str, Any], *, import_own: bool = True) -> Config:
     published = PUBLISHED.get(config.data.dataset) if config.federation is None else None
     training = _filled(config.training, published.training if published else {})
     run = _filled(config.run, {"participation": config.data.rule.participation})
+    check_selection(run, bool(config.validation_share))
     server = _filled(config.server, USUAL.get(config.server.optimizer, {}))
     filled = {"method": used, "data": config.data.resolved(), "training": training, "run": run, "server": server}
     return config.model_copy(update=filled)
+
+
+def check_selection(run: RunConfig, validated: bool) -> None:
+    """What is chosen by must be measured."""
+    for key in ("select_by", "patience"):
+        if getattr(run, key) is not None and not validated:
+            raise ConfigError(f"config: run.{key} needs validation data: set data.validation_share, such as 0.2")
+    measured = [*dict.fromkeys(("accuracy", "r2", "loss", *run.metrics))]
+    if run.select_by is not None and run.select_by not in METRICS:
+        raise ConfigError("config: run.select_by: " + unknown("metric", run.select_by, METRICS))
+    if run.select_by is not None and run.select_by not in measured:
+        raise ConfigError(f"config: run.select_by = '{run.select_by}' is not measured; add it to run.metrics")
 
 
 def _filled(section: Section, usual: Mapping[str, Any]) -> Section:

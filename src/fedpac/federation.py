@@ -12,6 +12,7 @@ from fedpac.errors import ConfigError, RunError
 from fedpac.evaluation import Evaluation, Plan
 from fedpac.message import Message
 from fedpac.methods.base import Method, Which, check_optimizer
+from fedpac.metrics import misfit, validated
 from fedpac.mods.base import Context, out_of_server
 from fedpac.optimizers import Optimizer
 from fedpac.replies import accepted
@@ -31,6 +32,7 @@ class Score:
     which: Which
     accuracy: float
     loss: float
+    measured: Mapping[str, float] = field(default_factory=dict)  # what else was asked for: 'test/auroc', ...
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,10 @@ class RoundReport:
 
     def accuracies(self, which: Which) -> list[float]:
         return [s.accuracy for s in self.scores if s.which == which]
+
+    def measured(self, which: Which, name: str) -> dict[int, float]:
+        """One of the other metrics, such as 'validation/loss', of the clients that have it."""
+        return {s.client: s.measured[name] for s in self.scores if s.which == which and name in s.measured}
 
 
 class RoundLostError(RunError):
@@ -210,7 +216,7 @@ class Federation:
         outcomes = self.engine.map(jobs)
         for job in jobs:
             outcome = outcomes[job.client]
-            if outcome.error is None and (problem := _impossible(job, outcome)):
+            if outcome.error is None and (problem := _impossible(job, outcome, self.task)):
                 outcomes[job.client] = refusal(outcome, f"client {job.client}: {problem}")
         return outcomes
 
@@ -232,7 +238,7 @@ class Tally:
             if outcome.error is not None:
                 self.fail(outcome.error)
             elif outcome.score is not None:
-                self.scores.append(Score(i, which, *outcome.score))
+                self.scores.append(Score(i, which, *outcome.score, outcome.measured))
 
     def fail(self, failure: Failure) -> None:
         if self.strict:
@@ -244,14 +250,14 @@ def refusal(outcome: Outcome, reason: str) -> Outcome:
     return Outcome(outcome.client, seconds=outcome.seconds, error=Failure(outcome.client, "refused", reason))
 
 
-def _impossible(job: Job, outcome: Outcome) -> str | None:
+def _impossible(job: Job, outcome: Outcome, task: Task) -> str | None:
     if job.learns and outcome.up is None:
         return "there is no reply"
     if outcome.score is not None:
         accuracy, loss = outcome.score
         if not (0 <= accuracy <= 1 and loss >= 0):  # NaN is neither
             return f"the accuracy is {accuracy:g} and the loss {loss:g}; expected 0 to 1, and 0 or more"
-    return None
+    return misfit(outcome.measured, validated(task.metrics, task.classes), task.classes)
 
 
 def error_of(failure: Failure) -> Exception:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedpac import native
 from fedpac.errors import ConfigError
 from fedpac.message import Part, Weights
+from fedpac.metrics import check_names
 from fedpac.model_check import check_fits, check_model, wants_floats
 from fedpac.models import precision_of, weights_of, with_forward
 from fedpac.mods.base import Mod
@@ -45,6 +46,7 @@ class Task:
 
     sample   one input of the network, which must fit it; of floats, zeros will do
     mods     what stands between the method and the wire, at both ends
+    metrics  what clients measure of their models beside accuracy and loss
 
     Messages, states and all that the server has are on the CPU; a client's visit is on the device from end to end.
     """
@@ -60,6 +62,7 @@ class Task:
         device: str = "cpu",
         sample: Tensor | None = None,
         mods: Sequence[Mod] = (),
+        metrics: Sequence[str] = (),
     ) -> None:
         check_model(model)
         self.device = usable_device(device)
@@ -74,6 +77,7 @@ class Task:
         self.clients = clients
         self.rounds = rounds
         self.mods = tuple(mods)
+        self.metrics = check_names(metrics, classes)
         # a network for whole numbers such as tokens gets them as they are; to any other they are floats
         self.floats_only = sample is not None and wants_floats(self.model, sample, self.dtype)
         # d, the length of the body's output; None where no sample is known

@@ -21,6 +21,7 @@ from fedpac.client import Client
 from fedpac.data.augment import crop_and_flip
 from fedpac.errors import TrainingError
 from fedpac.message import Weights
+from fedpac.metrics import measure, validated
 from fedpac.models import Section, load_into, tensors_of, trainable, weights_of
 from fedpac.native.vectors import sgd_step
 from fedpac.randomness import stream_seed
@@ -275,7 +276,22 @@ def logits(model: nn.Module, x: Tensor) -> Tensor:
 @span("evaluation")
 def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
     """(accuracy, mean cross-entropy) of a module that gives logits or log-probabilities."""
-    scores = logits(model, x)
+    return accuracy_and_loss(logits(model, x), y)
+
+
+@span("evaluation")
+def assess(client: Client, model: nn.Module) -> tuple[tuple[float, float], dict[str, float]]:
+    """(accuracy, loss) on the client's test data, and what else is to be measured, on its validation data too."""
+    task, (x, y) = client.task, client.test_set
+    outputs = logits(model, x)
+    score, measured = accuracy_and_loss(outputs, y), measure(task.metrics, "test", y, outputs)
+    if client.validation_set is not None:
+        x, y = client.validation_set
+        measured |= measure(validated(task.metrics, task.classes), "validation", y, logits(model, x))
+    return score, measured
+
+
+def accuracy_and_loss(scores: Tensor, y: Tensor) -> tuple[float, float]:
     correct = scores.argmax(dim=1).eq(y).double().mean()
     return float(correct), float(F.cross_entropy(scores.double(), y))
 

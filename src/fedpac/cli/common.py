@@ -94,11 +94,19 @@ def show_result(summary: dict[str, Any]) -> None:
         line("mean weighted by samples", lambda r: f"{100 * r['final']['weighted_mean']:.2f}"),
         line("best mean", lambda r: f"{100 * r['best']['mean']:.2f} in round {r['best']['round']}"),
     ]
+    if all("selected" in summary[which] for which in measured):
+        chosen = line(
+            "mean in the round that validation chose",
+            lambda r: f"{100 * r['selected']['mean']:.2f} in round {r['selected']['round']}",
+        )
+        rows[-1:] = [chosen, {**rows[-1], "what": "best mean (chosen on test data)"}]
     if any("clients" in summary[which]["final"] for which in measured):
         rows.append(line("clients that have a result", lambda r: str(r["final"].get("clients", summary["clients"]))))
     columns = {"what": "test accuracy (%)"}
     columns |= {which: f"{which} (reported)" if which == summary["reported"] else which for which in measured}
     out.print(rich_table(rows, columns, left=["what"]))
+    if summary.get("stopped_early"):
+        out.print(f"Stopped after round {summary['rounds']}: validation did not improve any more.")
     out.print(
         f"{summary['seconds']:.1f} s of rounds; {summary['bytes_up'] / 1e6:.1f} MB up and "
         f"{summary['bytes_down'] / 1e6:.1f} MB down, all clients together."
@@ -131,18 +139,28 @@ def show_profile(profile: Profile, folder: Path) -> None:
     )
 
 
-def show_comparison(runs: list[RunData], folder: Path | None, csv: bool) -> None:
+def show_comparison(runs: list[RunData], folder: Path | None, csv: bool, per_client: bool = False) -> None:
     from rich.measure import Measurement
 
     from fedpac.report import comparison
-    from fedpac.report.text import csv_text, markdown
+    from fedpac.report.text import csv_text, markdown, rich_table
 
     rows = comparison.compare(runs)
-    for left_out in ([], ["MB"], ["MB", "seconds"], ["MB", "seconds", "worst tenth"]):
+    narrower: list[list[str]] = [[], ["MB"], ["MB", "seconds"], ["MB", "seconds", "worst tenth"]]
+    for left_out in narrower:
         table = comparison.comparison_table(rows, left_out)
         if Measurement.get(out, out.options.update(width=1_000), table).minimum <= out.width:
             break
     out.print(table)
+    measured = comparison.metric_rows(runs)
+    for more, columns in (
+        (measured, comparison.METRIC_COLUMNS),
+        *([comparison.client_rows(runs)] if per_client else []),
+    ):
+        if more:
+            out.print()
+            left = ["method", "model", "metric", "round", "client"]
+            out.print(rich_table(more, columns, left=left))
     narrow = [f"There is no room for {', '.join(left_out)}: --csv shows every number."] if left_out else []
     for note in [*comparison.notes(runs), *narrow]:
         out.print(f"[dim]{escape(note)}[/]")
@@ -153,7 +171,11 @@ def show_comparison(runs: list[RunData], folder: Path | None, csv: bool) -> None
 
     written = draw_comparison(runs, folder)
     with explained(folder):
-        text = markdown(rows, comparison.COMPARISON_COLUMNS) + "\n" + "\n\n".join(comparison.notes(runs)) + "\n"
+        text = markdown(rows, comparison.columns_of(rows)) + "\n" + "\n\n".join(comparison.notes(runs)) + "\n"
+        if measured:
+            text += "\n" + markdown(measured, comparison.METRIC_COLUMNS)
+        if per_client:
+            text += "\n" + markdown(*comparison.client_rows(runs))
         write_atomically(folder / "table.md", text.encode())
         if csv:
             write_atomically(folder / "table.csv", csv_text(*comparison.exact_rows(runs)).encode())

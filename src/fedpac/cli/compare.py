@@ -12,7 +12,10 @@ from fedpac.cli.app import app, show_warning
 from fedpac.cli.common import show_comparison
 
 
-@app.command(epilog="Examples:  fedpac compare runs/*  |  fedpac compare runs --out comparison --csv")
+@app.command(
+    epilog="Examples:  fedpac compare runs/*  |  fedpac compare runs --out comparison --csv  |  "
+    "fedpac compare runs/local runs/fedpac --per-client"
+)
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.", show_default=False)],
     folder: Annotated[
@@ -22,6 +25,7 @@ def compare(
     csv: Annotated[
         bool, typer.Option("--csv", help="Every number at full precision; to the screen without --out.")
     ] = False,
+    per_client: Annotated[bool, typer.Option("--per-client", help="Also every client's numbers.")] = False,
 ) -> None:
     """A table of runs side by side, and their accuracy curves. Runs that differ in the seed alone are one row."""
     from fedpac.report.comparison import exact_rows
@@ -32,4 +36,4 @@ def compare(
     if csv and folder is None:
         sys.stdout.write(csv_text(*exact_rows(runs)))
         return
-    show_comparison(runs, folder, csv)
+    show_comparison(runs, folder, csv, per_client)

@@ -22,6 +22,7 @@ FLAGS = {  # flag -> key of the config
     "participation": "run.participation",
     "engine": "run.engine",
     "device": "run.device",
+    "validation": "data.validation_share",
     "workers": "run.workers",
 }
 
@@ -30,6 +31,7 @@ FLAGS = {  # flag -> key of the config
     epilog="Examples:  fedpac run --method fedpac --dataset fashion-mnist --rounds 200 --seed 0  |  "
     "fedpac run experiment.toml --set training.lr=0.05 --set method.lam=0 --seeds 3  |  "
     "fedpac run --tables schema.toml --method fedpac --rounds 20  |  "
+    "fedpac run --tables schema.toml --validation 0.2 --metrics auroc,ece --set run.patience=5  |  "
     "fedpac run --method my_package.my_module:MyMethod --dataset digits",
 )
 def run(
@@ -51,6 +53,12 @@ def run(
     seeds: Annotated[int, typer.Option(help="How many seeds, from --seed on: a folder each, and one row.", min=1)] = 1,
     participation: Annotated[float | None, typer.Option(help="Share of clients in a round.")] = None,
     engine: Annotated[str | None, typer.Option(help="auto, process, serial, flower: the same numbers.")] = None,
+    validation: Annotated[
+        float | None, typer.Option(help="Share of each client's training data to choose the round by.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="Measured beside accuracy, such as auroc,ece,brier; see docs/choosing.md.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="What clients are trained on: cpu, cuda, ...")] = None,
     workers: Workers = None,
     folder: Annotated[
@@ -82,6 +90,8 @@ def run(
     for flag, key in FLAGS.items():
         if given[flag] is not None:
             values = changed(values, key, given[flag])
+    if metrics is not None:
+        values = changed(values, "run.metrics", metrics.replace(",", " ").split())
     for assignment in sets or []:
         values = override(values, assignment)
     first = make_config(values)

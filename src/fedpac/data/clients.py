@@ -82,6 +82,7 @@ class ClientData:
     augment: bool = False  # random crops and flips while training
     group: int | None = None  # clients of one group share distribution and shift
     name: str = ""
+    validation: Samples | None = None  # held out of the training part, to choose by
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,6 +75,10 @@ class DataConfig(BaseModel):
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="own data: share of the samples kept for testing, where they are not split yet; 0.2"
     )
+    validation_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="share of each client's training samples that is held out, to choose rounds and settings by; none",
+    )
     angles: tuple[Annotated[float, Field(ge=-360, le=360)], ...] | None = Field(
         None, description="shift 'rotation': degrees for each group; evenly spaced over the full turn"
     )

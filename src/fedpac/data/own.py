@@ -43,17 +43,19 @@ class Holding:
 
 @dataclass(frozen=True)
 class Share(Holding):
-    """The same, split: the first `train` samples are for training, the rest for testing."""
+    """The same, split: the first `train` samples are for training, then those for testing, the last for validation."""
 
     train: int
+    validation: int = 0
 
 
 def from_arrays(
-    clients: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]],
+    clients: Sequence[Sequence[ArrayLike]],
     classes: int | None = None,
     names: Sequence[str] | None = None,
 ) -> Scenario:
-    """A scenario from (x_train, y_train, x_test, y_test) of every client, numpy or torch.
+    """A scenario from (x_train, y_train, x_test, y_test) of every client, numpy or torch; with validation samples of
+    your own, (x_train, y_train, x_test, y_test, x_validation, y_validation).
 
     x: uint8 images, (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, which are brought to -1 ... 1; or
     numbers of any other type and shape, taken as they are. A network gets floats in its own precision, and whole
@@ -71,12 +73,14 @@ def from_arrays(
     for i, client in enumerate(clients):
         name = names[i] if names is not None else f"client {i}"
         arrays: object = client
-        if not isinstance(arrays, Sequence) or len(arrays) != 4:
+        if not isinstance(arrays, Sequence) or len(arrays) not in (4, 6):
             what = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else f"a {type(arrays).__name__}"
-            raise DataError(f"{name}: {what} given, expected 4: x_train, y_train, x_test, y_test.")
-        x_train, y_train, x_test, y_test = client
-        train, test = _pair(x_train, y_train, f"{name}, train"), _pair(x_test, y_test, f"{name}, test")
-        shares.append(_joined(name, train, test))
+            raise DataError(
+                f"{name}: {what} given, expected 4: x_train, y_train, x_test, y_test; or 6, with x_validation, "
+                "y_validation."
+            )
+        parts = zip(("train", "test", "validation"), client[::2], client[1::2], strict=False)
+        shares.append(_joined(name, *(_pair(x, y, f"{name}, {part}") for part, x, y in parts)))
     return _assemble(shares, classes, "own arrays")
 
 
@@ -313,12 +317,18 @@ def _samples(x: Tensor, who: str) -> Tensor:
     return whole
 
 
-def _joined(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Share:
-    for what, (_, y) in (("training", train), ("test", test)):
+def _joined(
+    name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], *more: tuple[Tensor, Tensor]
+) -> Share:
+    """more: the validation samples, if there are any"""
+    for what, (_, y) in zip(("training", "test", "validation"), (train, test, *more), strict=False):
         if not len(y):
             raise DataError(f"{name}: there are no {what} samples.")
-    _same_form(train[0], test[0], name)
-    return Share(name, torch.cat([train[0], test[0]]), torch.cat([train[1], test[1]]), len(train[1]))
+    parts = [train, test, *more]
+    for x, _ in parts:
+        _same_form(train[0], x, name)
+    x, y = (torch.cat([part[at] for part in parts]) for at in (0, 1))
+    return Share(name, x, y, len(train[1]), sum(len(y) for _, y in more))
 
 
 def _split(held: Holding, seed: int, owner: int, test_share: float) -> Share:
@@ -361,9 +371,10 @@ def _assemble(shares: list[Share], classes: int | None, name: str) -> Scenario:
     pool = _pool([(share.x, share.y) for share in shares])
     clients, start = [], 0
     for share in shares:
-        middle, end = start + share.train, start + len(share.y)
-        parts = Samples(pool, torch.arange(start, middle)), Samples(pool, torch.arange(middle, end))
-        clients.append(ClientData(*parts, name=share.name))
+        end = start + len(share.y)
+        edges = (start, start + share.train, end - share.validation, end)
+        train, test, held_out = (Samples(pool, torch.arange(a, b)) for a, b in itertools.pairwise(edges))
+        clients.append(ClientData(train, test, name=share.name, validation=held_out if share.validation else None))
         start = end
     return Scenario(clients, classes or int(pool.y.max()) + 1, tuple(pool.x.shape[1:]), name)
 

@@ -18,6 +18,7 @@ from fedpac.data.published import Usual
 from fedpac.data.scenarios import known
 from fedpac.data.shift import relabelling
 from fedpac.data.table_sites import from_tables
+from fedpac.data.validation import held_out
 from fedpac.errors import ConfigError
 from fedpac.randomness import numpy_stream
 
@@ -34,7 +35,10 @@ def build(config: DataConfig, seed: int, data_dir: Path | None = None) -> Scenar
         scenario = _dealt(config, datasets.load(config.dataset, data_dir), seed)
     if len(scenario.shape) != 3 and (config.augment or config.shift == "rotation"):
         raise ConfigError(f"augment and shift 'rotation' need images; these samples have shape {scenario.shape}.")
-    return _shifted(scenario, config, seed)
+    scenario = _shifted(scenario, config, seed)
+    if config.validation_share and scenario.preprocessing is None:  # tables' sites hold out their own, by their ids
+        scenario = held_out(scenario, config.validation_share, seed)
+    return scenario
 
 
 # --- from resolved configs ----------------------------------------------------------------------------------------
@@ -42,8 +46,11 @@ def build(config: DataConfig, seed: int, data_dir: Path | None = None) -> Scenar
 
 def _natural(config: DataConfig, seed: int) -> Scenario:
     path = known(config.path)
-    read = {".npz": from_owners, ".toml": from_tables}.get(path.suffix, from_folder)
-    scenario = read(path, seed, known(config.test_share), known(config.min_samples))
+    how = (path, seed, known(config.test_share), known(config.min_samples))
+    if path.suffix == ".toml":
+        scenario = from_tables(*how, validation_share=config.validation_share or 0.0)
+    else:
+        scenario = (from_owners if path.suffix == ".npz" else from_folder)(*how)
     return replace(scenario, clients=[replace(c, augment=bool(config.augment)) for c in scenario.clients])
 
 

@@ -13,6 +13,7 @@ from fedpac.config import Config, make_config, parse_toml, read_config
 from fedpac.data.clients import ClientData
 from fedpac.data.own import one_client
 from fedpac.data.scenario import build
+from fedpac.data.validation import hold_out
 from fedpac.engines.flower.wire import Answer, Problem, Request, Spec, answer_of, pack, unpack
 from fedpac.engines.site import Job, Outcome, Site, failure_of
 from fedpac.engines.store import FolderStore
@@ -29,7 +30,12 @@ METRICS = ("round", "split", "accuracy", "loss")
 
 def own_data(path: Path) -> Data:
     """The site's own files."""
-    return lambda spec, config, client: one_client(path, config.run.seed, client, spec.classes, spec.shape)
+
+    def read(spec: Spec, config: Config, client: int) -> ClientData:
+        own = one_client(path, config.run.seed, client, spec.classes, spec.shape)
+        return hold_out(own, client, config.validation_share, config.run.seed) if config.validation_share else own
+
+    return read
 
 
 def simulated_data(config: Path, data_dir: Path | None) -> Data:

@@ -300,7 +300,7 @@ def _serve(connection: Connection, boxes: tuple[Boxes, Boxes], site: Site) -> No
 def outcome_parts(outcome: Outcome, state: State) -> tuple[dict[str, Any], list[Message]]:
     header = {
         "client": outcome.client, "score": outcome.score, "seconds": outcome.seconds,
-        "error": asdict(outcome.error) if outcome.error else None,
+        "error": asdict(outcome.error) if outcome.error else None, "measured": dict(outcome.measured),
     }  # fmt: skip
     return header, [] if outcome.up is None else [outcome.up, Message(**state)]
 
@@ -314,5 +314,6 @@ def outcome_of(header: dict[str, Any], messages: Sequence[Message]) -> tuple[Out
         score=tuple(score) if score else None,
         seconds=header["seconds"],
         error=Failure(**error) if error else None,
+        measured=header["measured"],
     )
     return outcome, dict(state)

@@ -3,7 +3,8 @@
 import copy
 import time
 import traceback
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 import torch
@@ -18,11 +19,12 @@ from fedpac.methods.base import Method, Which, returned
 from fedpac.mods.base import Context, into_client, out_of_server
 from fedpac.task import State, Task
 from fedpac.timing import span
-from fedpac.training import evaluate
+from fedpac.training import assess
 
 CPU = torch.device("cpu")  # where messages and states are between visits
 
 Kind: TypeAlias = Literal["learn", "learn-and-score", "rehearse", "receive"]
+Assessed: TypeAlias = tuple[tuple[float, float] | None, dict[str, float]]  # (accuracy, loss), and what else is measured
 Cause: TypeAlias = Literal["error", "deadline", "lost", "refused", "absent"]
 
 
@@ -80,6 +82,7 @@ class Outcome:
     score: tuple[float, float] | None = None  # (accuracy, loss) on the client's test data
     seconds: float = 0.0
     error: Failure | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)  # what else the task asks for: 'test/auroc', ...
 
 
 class Site:
@@ -115,28 +118,29 @@ class Site:
         """The outcome, and what the client remembers if it learned. A client that fails is an outcome, too."""
         start = time.perf_counter()
         try:
-            up, score, state = self._do(job, state)
+            up, (score, measured), state = self._do(job, state)
         except Exception as error:
             return Outcome(job.client, None, None, time.perf_counter() - start, failure_of(job, error)), {}
-        return Outcome(job.client, up, score, time.perf_counter() - start), state
+        return Outcome(job.client, up, score, time.perf_counter() - start, measured=measured), state
 
-    def _do(self, job: Job, state: State) -> tuple[Message | None, tuple[float, float] | None, State]:
+    def _do(self, job: Job, state: State) -> tuple[Message | None, Assessed, State]:
         client = self.open(job.client, job.round, state)
         passage = into_client(self.task.mods, job.down, Context(job.client, job.round, client.state))
         down = Message(**moved(passage.message, self.task.device))
         up, score = None, None
+        measured: dict[str, float] = {}
         if job.kind == "receive":
-            score = evaluate(self._given("received", client, down), *client.test_set)
+            score, measured = assess(client, self._given("received", client, down))
         else:
             up = returned(self.method, "local", self.method.local(client, down), Message, "a Message, the answer")
             if job.kind != "learn":
-                score = evaluate(self._given("personal", audience(client), down, up), *client.test_set)
+                score, measured = assess(client, self._given("personal", audience(client), down, up))
         if score is not None and score[1] != score[1]:
             raise TrainingError(f"client {job.client}, round {job.round}: the test loss is not a number")
         if up is None or not job.learns:
-            return None, score, {}
+            return None, (score, measured), {}
         up = passage.back(Message(**moved(up, CPU)))
-        return up, score, moved(client.state, CPU)
+        return up, (score, measured), moved(client.state, CPU)
 
     def _given(self, which: Which, client: Client, *messages: Message) -> nn.Module:
         model = getattr(self.method, which)(client, *messages)

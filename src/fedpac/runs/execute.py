@@ -18,13 +18,15 @@ from fedpac.errors import ConfigError, RunError
 from fedpac.evaluation import Evaluation, is_due
 from fedpac.federation import Federation, RoundReport
 from fedpac.methods import Method, find_method
+from fedpac.metrics import SEPARATOR
 from fedpac.models import build_model
 from fedpac.provenance import provenance
 from fedpac.runs.checkpoint import read_checkpoint, write_checkpoint
-from fedpac.runs.folder import CHECKPOINT, CsvRow, RunStore, once_more
+from fedpac.runs.folder import CHECKPOINT, SELECTED, CsvRow, RunStore, once_more
 from fedpac.runs.read import read_run
 from fedpac.runs.summary import summarise
 from fedpac.sampling import Uniform
+from fedpac.selection import Selection
 from fedpac.task import Task
 from fedpac.timing import span
 
@@ -90,7 +92,7 @@ def task_for(config: Config, classes: int, sample: torch.Tensor, clients: int, d
     model = build_model(config.model, tuple(sample.shape), classes, run.seed)
     return Task(
         model, classes, config.training, run.seed, clients, run.rounds, device or run.device, sample,
-        config.wire.mods(),
+        config.wire.mods(), run.metrics,
     )  # fmt: skip
 
 
@@ -116,7 +118,7 @@ def data_digest(scenario: Scenario) -> str:
     """Names the very samples that the clients hold: a config names its data set only, which may be a stand-in."""
     digest = hashlib.blake2b(digest_size=16)
     for client in scenario.clients:
-        for part in (client.train, client.test):
+        for part in filter(None, (client.train, client.test, client.validation)):
             digest.update(repr((len(part), part.rotate)).encode())
             x = part.pool.x.index_select(0, part.index)  # numbers in single precision, as all were at first
             digest.update((x if x.dtype == torch.uint8 else x.float()).numpy().data)
@@ -207,20 +209,42 @@ def conduct(
         if saved:
             federation.server.round, federation.server.state = saved.round, saved.server
             engine.restore(saved.clients)
+        selection = _selection_so_far(config, task, method, store)
         for report in federation.rounds():
+            if selection is not None:
+                selection.see(report.round, report.measured(method.reported, selection.key))
             leaving = stop is not None and stop(report)
-            saving = leaving or report.round % config.run.checkpoint_every == 0 or report.round == task.rounds
+            over = report.round == task.rounds or (selection is not None and selection.exhausted)
+            saving = leaving or over or report.round % config.run.checkpoint_every == 0
             with span("server", root=True), span("disk"):
                 store.append(report, sync=saving)  # first the rows, then the checkpoint that says they are there
                 if saving:
                     write_checkpoint(path, mark, report.round, federation.server.state, engine.snapshot())
+                if selection is not None and selection.best == report.round:
+                    states = federation.server.state, engine.snapshot()
+                    write_checkpoint(store.path / SELECTED, mark, report.round, *states)
             if progress is not None:
                 progress(report)
-            if leaving and report.round < task.rounds:
+            if over:
+                break
+            if leaving:
                 return
         if farewell is not None:
             farewell(federation)
     store.write_json("summary.json", {**summarise(read_run(store.path)), **_origin(store)})
+
+
+def _selection_so_far(config: Config, task: Task, method: Method, store: RunStore) -> Selection | None:
+    """How validation data choose the round, with what the folder's rows say of it."""
+    selection = config.selection(task.classes)
+    if selection is not None and (store.path / "scores.csv").exists():
+        seen: dict[int, dict[int, float]] = {}
+        for row in store.rows("scores.csv"):
+            if (row["split"], f"{row['part']}{SEPARATOR}{row['metric']}") == (method.reported, selection.key):
+                seen.setdefault(int(row["round"]), {})[int(row["client"])] = float(row["value"])
+        for t, values in seen.items():
+            selection.see(t, values)
+    return selection
 
 
 def _results(config: Config, task: Task, done: int) -> dict[int, int]:

@@ -5,6 +5,8 @@ clients.csv        what every client holds                weights.csv   round,cl
 environment.json   machine, versions, commands            rounds.csv    seconds and bytes of every round
 summary.json       the result, when the run is finished   checkpoint.safetensors   to continue from
 failures.csv       who did not answer and why, if anybody    preprocessing.json   what was made of tables' rows
+scores.csv         other metrics and validation, if asked for
+selected.safetensors   as the checkpoint, of the round that validation data chose
 """
 
 import csv
@@ -22,15 +24,19 @@ from fedpac.errors import RunError, RunInUseError
 from fedpac.federation import RoundReport
 from fedpac.files import explained, write_atomically
 from fedpac.methods import is_own
+from fedpac.metrics import SEPARATOR
 
 METRICS = ("round", "client", "split", "accuracy", "loss")
 WEIGHTS = ("round", "client", "peer", "weight")
 ROUNDS = ("round", "participants", "seconds", "client_seconds", "bytes_down", "bytes_up")
 CLIENTS = ("client", "name", "group", "train", "test")  # and class_0, class_1, ...: training samples of each class
 FAILURES = ("round", "client", "cause", "reason")  # a table that is there only if a client has failed
+SCORES = ("round", "client", "split", "part", "metric", "value")  # a table that is there only if it was asked for
 TABLES = {"metrics.csv": METRICS, "weights.csv": WEIGHTS, "rounds.csv": ROUNDS}
+OPTIONAL = {"failures.csv": FAILURES, "scores.csv": SCORES}
 
 CHECKPOINT = "checkpoint.safetensors"
+SELECTED = "selected.safetensors"
 LOCK = ".lock"
 DATA_DIR = ".data-dir"  # where the data were; a file of its own, since it holds for this machine only
 
@@ -149,11 +155,17 @@ class RunStore:
                  report.bytes_down, report.bytes_up)
             ],
         }  # fmt: skip
-        if report.failed:
-            path = self.path / "failures.csv"
-            header = [] if path.exists() else [FAILURES]
-            failures = [(t, f.client, f.cause, " ".join(f.reason.split())) for f in report.failed]
-            rows["failures.csv"] = [*header, *failures]
+        sometimes: dict[str, list[CsvRow]] = {
+            "failures.csv": [(t, f.client, f.cause, " ".join(f.reason.split())) for f in report.failed],
+            "scores.csv": [
+                (t, s.client, s.which, *name.split(SEPARATOR, 1), repr(value))
+                for s in report.scores
+                for name, value in s.measured.items()
+            ],
+        }
+        for name, found in sometimes.items():
+            if found:
+                rows[name] = found if (self.path / name).exists() else [OPTIONAL[name], *found]
         with self._explained():
             for name, lines in rows.items():
                 with (self.path / name).open("a", newline="") as file:
@@ -169,7 +181,7 @@ class RunStore:
         """
         kept: dict[str, dict[int, list[str]]] = {}  # table -> round -> lines
         with self._explained():
-            for name in (*TABLES, "failures.csv"):
+            for name in (*TABLES, *OPTIONAL):
                 lines = kept.setdefault(name, {})
                 for line in _complete_lines(self.path / name):
                     if (t := int(line.split(",", 1)[0])) <= round:
@@ -184,7 +196,7 @@ class RunStore:
                 f"{self.path}: the checkpoint is of round {round}, but {cut[0]} does not hold all rounds up to it; "
                 f"restore the file, or {once_more(self.path)}"
             )
-        present = TABLES | ({"failures.csv": FAILURES} if (self.path / "failures.csv").exists() else {})
+        present = TABLES | {name: columns for name, columns in OPTIONAL.items() if (self.path / name).exists()}
         for name, columns in present.items():
             text = "".join([csv_lines([columns]), *(line for lines in kept[name].values() for line in lines)])
             with self._explained():
@@ -224,7 +236,7 @@ class RunStore:
 
     def rows(self, table: str) -> list[dict[str, str]]:
         path = self.path / table
-        expected = TABLES.get(table, CLIENTS)
+        expected = (TABLES | OPTIONAL).get(table, CLIENTS)
         try:
             text = path.read_text()
             lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))  # without a line that was cut off

@@ -16,11 +16,14 @@ from fedpac.config import make_config, read_config
 from fedpac.errors import ConfigError, NotEvaluatedError, RunError
 from fedpac.methods import list_methods
 from fedpac.methods.base import Which
+from fedpac.metrics import METRICS
 from fedpac.runs.folder import RunStore
+from fedpac.selection import Selection
 from fedpac.strict import shown
 
 Floats: TypeAlias = NDArray[np.float64]
-When: TypeAlias = Literal["final", "best"]
+When: TypeAlias = Literal["final", "selected", "best"]  # the last, by validation data, by test data
+Scores: TypeAlias = dict[tuple[str, str, str], dict[int, dict[int, float]]]
 SPLITS: tuple[Which, Which] = ("received", "personal")
 STATED = {  # what is read of a config, whatever version wrote it
     "method.name": str, "model": str, "data.dataset": str, "data.scenario": str, "training": dict, "run.seed": int,
@@ -38,6 +41,7 @@ class RunData:
     title: str
     reported: Which
     note: str  # "stand-in: ..." where the numbers may not be set beside published ones
+    names: list[str]  # of the clients
     sizes: Floats  # training samples of every client
     groups: list[int | None]
     class_counts: NDArray[np.int64]  # training samples of each class (columns) for each client (rows)
@@ -75,7 +79,46 @@ class RunData:
 
     @property
     def finished(self) -> bool:
-        return self.last_round >= self.wanted_rounds
+        return self.last_round >= self.wanted_rounds or self.stopped_early
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether validation data ended the run."""
+        patient = self.config["run"].get("patience") is not None
+        return patient and self.last_round < self.wanted_rounds and RunStore(self.path).finished
+
+    @cached_property
+    def scores(self) -> "Scores":
+        """(split, part, metric) -> round -> client -> value: what was measured beside accuracy and loss."""
+        found: Scores = {}
+        if not (self.path / "scores.csv").exists():
+            return found
+        try:
+            for row in RunStore(self.path).rows("scores.csv"):
+                t, client, value = _count(row["round"]), int(row["client"]), float(row["value"])
+                if row["split"] not in SPLITS or not 0 <= client < len(self.sizes):
+                    raise ValueError(f"round {t}: there is no client {client} with the split '{row['split']}'")
+                key = (row["split"], row["part"], row["metric"])
+                found.setdefault(key, {}).setdefault(t, {})[client] = value
+        except (ValueError, LookupError) as error:
+            raise RunError(f"{self.path / 'scores.csv'} is damaged: {error}") from None
+        return found
+
+    def selection(self, which: Which) -> Selection | None:
+        """The rounds that validation data can choose from; None where there are no such data."""
+        by = self.config["run"].get("select_by") or "accuracy"
+        seen = self.scores.get((which, "validation", by)) if by in METRICS else None
+        if not seen:
+            return None
+        selection = Selection(by)
+        for t, values in seen.items():
+            if t in self.accuracy[which]:
+                selection.see(t, values)
+        return selection if selection.seen else None
+
+    def stages(self, which: Which) -> list[When]:
+        """The rounds that a result can be stated of."""
+        return ["final", "best"] if self.selection(which) is None else ["final", "selected", "best"]
 
     @cached_property
     def peer_weights(self) -> "PeerWeights":
@@ -99,7 +142,7 @@ class RunData:
         except ConfigError:
             config = self.config  # of a version that had other ones
         sections = {k: config[k] for k in ("method", "federation" if self.federated else "data", "training")}
-        sections["run"] = {k: v for k, v in config["run"].items() if k in ("rounds", "participation")}
+        sections["run"] = {k: v for k, v in config["run"].items() if k in ("rounds", "participation", "patience")}
         sections["wire"] = config.get("wire", {})
         flat = {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
         return {**flat, "model": config["model"], "note": self.note}
@@ -128,6 +171,11 @@ class RunData:
 
     def evaluated_round(self, which: Which, when: When) -> int:
         means = self.means[which]
+        if when == "selected":
+            selection = self.selection(which)
+            if selection is None or selection.best is None:
+                raise RunError(f"{self.path} has no validation data to choose a round by: set data.validation_share")
+            return selection.best
         return max(means) if when == "final" else max(means, key=lambda t: (means[t], -t))
 
 
@@ -196,6 +244,7 @@ def read_run(path: Path) -> RunData:
         title=title,
         reported=reported,
         note=str(environment.get("note", "")),
+        names=[row["name"] or f"client {i}" for i, row in enumerate(clients)],
         sizes=sizes,
         groups=groups,
         class_counts=counts,

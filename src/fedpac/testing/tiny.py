@@ -85,10 +85,11 @@ def tiny_task(
     seed: int = 3,
     device: str = "cpu",
     sample: Tensor | None = None,
-    **recipe: float,
+    metrics: Sequence[str] = (),
+    **recipe: Any,
 ) -> Task:
     recipe_ = Recipe(**{**RECIPE, **recipe})
-    return Task(model or tiny_model(), CLASSES, recipe_, seed, clients, rounds, device, sample)
+    return Task(model or tiny_model(), CLASSES, recipe_, seed, clients, rounds, device, sample, metrics=metrics)
 
 
 @dataclass
@@ -131,12 +132,13 @@ def start_federation(
     seed: int = 3,
     engine: EngineFactory = SerialEngine,
     device: str = "cpu",
-    **recipe: float,
+    metrics: Sequence[str] = (),
+    **recipe: Any,
 ) -> Federation:
     """A method on tiny data before its first round; every round is evaluated unless `evaluation` says otherwise."""
     data = tiny_data() if data is None else data
     sample = Scenario(list(data), CLASSES, data[0].train.pool.x.shape[1:], "tiny").sample
-    task = tiny_task(len(data), rounds, model, seed, device, sample, **recipe)
+    task = tiny_task(len(data), rounds, model, seed, device, sample, metrics, **recipe)
     return Federation(
         task, method, engine(task, method, data),
         sampler=Uniform(participation), min_replies=min_replies, evaluation=evaluation,

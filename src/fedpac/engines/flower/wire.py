@@ -70,6 +70,7 @@ class Answer(BaseModel):
     round: int
     learned: bool = False  # whether a message of the method's follows
     score: tuple[float, float] | None = None
+    measured: Annotated[dict[str, float], Field(max_length=100_000)] = {}
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     train: Annotated[int, Field(ge=0)] = 0  # samples, for hello
     test: Annotated[int, Field(ge=0)] = 0
@@ -103,7 +104,7 @@ def answer_of(request: Request, site: str, outcome: Outcome) -> RecordDict:
     problem = outcome.error and Problem(reason=outcome.error.reason[:10_000], kind=outcome.error.kind)
     header = Answer(
         site=site, kind=request.kind, client=outcome.client, round=request.round, learned=outcome.up is not None,
-        score=outcome.score, seconds=outcome.seconds, problem=problem,
+        score=outcome.score, measured=outcome.measured, seconds=outcome.seconds, problem=problem,
     )  # fmt: skip
     return pack(header, b"" if outcome.up is None else outcome.up.to_bytes())
 
@@ -112,7 +113,7 @@ def outcome_of(answer: Answer, body: bytes) -> Outcome:
     if answer.problem is not None:
         return Outcome(answer.client, seconds=answer.seconds, error=failure_of(answer.client, answer.problem))
     up = Message.from_bytes(body) if answer.learned else None
-    return Outcome(answer.client, up, answer.score, answer.seconds)
+    return Outcome(answer.client, up, answer.score, answer.seconds, measured=answer.measured)
 
 
 def failure_of(client: int, problem: Problem) -> Failure:

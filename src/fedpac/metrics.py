@@ -1,0 +1,190 @@
+"""What is measured of a model beside accuracy and loss: named numbers, computed where the data are.
+
+A client's site answers with the numbers alone. Where a metric has no value (AUROC of a client with one class) there is
+no number, and means are over the clients that have one.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpac.errors import ConfigError, unknown
+
+Part: TypeAlias = Literal["test", "validation"]  # whose rows were looked at
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+BINS = 15  # of the confidence, for the calibration error
+CONFUSION = "confusion"  # as numbers: "confusion 2 5" samples of class 2 were taken for class 5
+SEPARATOR = "/"  # in the name of a number: part/metric
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of a client's predictions; None where it has no value."""
+
+    about: str
+    value: Callable[[Any, Floats], float | None]  # (targets, probabilities (n, K) or predicted numbers (n,))
+    higher: bool = True  # is better
+    least: float = 0.0
+    most: float = 1.0
+
+
+def _accuracy(y: Ints, p: Floats) -> float:
+    return float((p.argmax(1) == y).mean())
+
+
+def _log_loss(y: Ints, p: Floats) -> float:
+    return float(-np.log(np.clip(p[np.arange(len(y)), y], 1e-300, None)).mean())
+
+
+def _balanced_accuracy(y: Ints, p: Floats) -> float:
+    from sklearn.metrics import balanced_accuracy_score
+
+    return float(balanced_accuracy_score(y, p.argmax(1)))
+
+
+def _macro_f1(y: Ints, p: Floats) -> float:
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(y, p.argmax(1), average="macro", zero_division=0))
+
+
+def _auroc(y: Ints, p: Floats) -> float | None:
+    """The mean over the client's classes of one against the rest; of two classes, the usual one."""
+    from sklearn.metrics import roc_auc_score
+
+    present = np.unique(y)
+    if len(present) < 2:
+        return None
+    return float(roc_auc_score(y[:, None] == present, p[:, present], average="macro"))
+
+
+def _brier(y: Ints, p: Floats) -> float:
+    """0 to 1 for two classes, as usual there; 0 to 2 for more, as Brier has it."""
+    from sklearn.metrics import brier_score_loss
+
+    if p.shape[1] == 1:
+        return 0.0
+    return float(brier_score_loss(y, p / p.sum(1, keepdims=True), labels=range(p.shape[1])))
+
+
+def _calibration_error(y: Ints, p: Floats) -> float:
+    """sum over the bins of confidence: share of samples * |accuracy - mean confidence|."""
+    confidence, right = p.max(1), p.argmax(1) == y
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    gaps = np.bincount(bins, weights=right - confidence, minlength=BINS)
+    return float(np.abs(gaps).sum() / len(y))
+
+
+def _mean_squared_error(y: Floats, p: Floats) -> float:
+    return float(np.square(y - p).mean())
+
+
+def _mean_absolute_error(y: Floats, p: Floats) -> float:
+    return float(np.abs(y - p).mean())
+
+
+def _r2(y: Floats, p: Floats) -> float | None:
+    from sklearn.metrics import r2_score
+
+    return None if len(y) < 2 or np.ptp(y) == 0 else float(r2_score(y, p))
+
+
+OF_CLASSES = {
+    "accuracy": Metric("share of samples that are right", _accuracy),
+    "loss": Metric("mean cross-entropy", _log_loss, higher=False, most=math.inf),
+    "balanced-accuracy": Metric("mean over classes of the share that is right", _balanced_accuracy),
+    "macro-f1": Metric("mean over classes of F1", _macro_f1),
+    "auroc": Metric("area under the ROC curve, one class against the rest, mean over classes", _auroc),
+    "brier": Metric("mean squared error of the probabilities", _brier, higher=False, most=2.0),
+    "ece": Metric(f"expected calibration error, {BINS} bins", _calibration_error, higher=False),
+}
+OF_NUMBERS = {
+    "r2": Metric("share of the variance that is explained", _r2, least=-math.inf),
+    "loss": Metric("mean squared error", _mean_squared_error, higher=False, most=math.inf),
+    "mae": Metric("mean absolute error", _mean_absolute_error, higher=False, most=math.inf),
+}
+METRICS = OF_CLASSES | OF_NUMBERS
+
+
+def headline(classes: int) -> str:
+    """What a model is judged by if nobody says otherwise."""
+    return "accuracy" if classes else "r2"
+
+
+def check_names(names: Iterable[str], classes: int) -> tuple[str, ...]:
+    """The names, if all are metrics of such a task (classes = 0: a number is predicted)."""
+    known = [*(OF_CLASSES if classes else OF_NUMBERS), *([CONFUSION] if classes else [])]
+    for name in names:
+        if name not in known:
+            kind = "metric of classes" if classes else "metric of numbers"
+            raise ConfigError("run.metrics: " + unknown(kind, name, known))
+    return tuple(dict.fromkeys(names))
+
+
+def validated(names: Sequence[str], classes: int) -> tuple[str, ...]:
+    """What is measured on validation data: what models are chosen by, and what was asked for."""
+    return tuple(dict.fromkeys((headline(classes), "loss", *names)))
+
+
+def measure(names: Iterable[str], part: Part, y: Tensor, outputs: Tensor) -> dict[str, float]:
+    """Named numbers of one client's predictions: 'test/auroc', ...
+
+    outputs   logits or log-probabilities of classes; or numbers
+    """
+    metrics = OF_NUMBERS if y.is_floating_point() else OF_CLASSES
+    scores = outputs.detach().double().cpu()
+    given = scores.view(len(y), -1)[:, 0].numpy() if y.is_floating_point() else scores.softmax(1).numpy()
+    targets = y.detach().cpu().numpy()
+    found: dict[str, float] = {}
+    for name in names:
+        if name == CONFUSION:
+            found |= {f"{part}{SEPARATOR}{key}": n for key, n in _confusion(targets, given.argmax(1)).items()}
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # classes that a client has none of are no surprise here
+            value = metrics[name].value(targets, given)
+        if value is not None:
+            found[f"{part}{SEPARATOR}{name}"] = value
+    return found
+
+
+def _confusion(y: Ints, predicted: Ints) -> dict[str, float]:
+    pairs, counts = np.unique(np.stack([y, predicted], axis=1), axis=0, return_counts=True)
+    return {f"{CONFUSION} {a} {b}": float(n) for (a, b), n in zip(pairs.tolist(), counts.tolist(), strict=True)}
+
+
+def confusion_matrix(found: Mapping[str, float], classes: int) -> NDArray[np.int64]:
+    """Rows: true classes, columns: predicted ones. `found` is by metric, without the part."""
+    matrix = np.zeros((classes, classes), dtype=np.int64)
+    for name, count in found.items():
+        kind, *pair = name.split()
+        if kind == CONFUSION and len(pair) == 2:
+            matrix[int(pair[0]), int(pair[1])] += int(count)
+    return matrix
+
+
+def misfit(measured: Mapping[str, float], names: Sequence[str], classes: int) -> str | None:
+    """What is wrong with numbers that a site answered; None if they can be."""
+    for key, value in measured.items():
+        part, _, name = key.partition(SEPARATOR)
+        kind, *pair = name.split(" ")
+        if part not in ("test", "validation") or kind not in names or (kind == CONFUSION) != bool(pair):
+            return f"it measured '{key[:80]}', which was not asked for"
+        if kind == CONFUSION:
+            if len(pair) != 2 or not all(at.isdecimal() and int(at) < classes for at in pair):
+                return f"it measured '{key[:80]}'; expected two classes of 0 to {classes - 1}"
+            least, most = 0.0, 2.0**53
+        else:
+            metric = (OF_CLASSES if classes else OF_NUMBERS)[kind]
+            least, most = metric.least, metric.most
+        if not (least - 1e-9 <= value <= most + 1e-9):  # NaN is neither
+            return f"'{key}' is {value:g}; expected {least:g} to {most:g}"
+    return None
