@@ -31,6 +31,7 @@ from fedpac.files import explained, write_atomically
 from fedpac.methods import Method, make_method
 from fedpac.methods.base import Which
 from fedpac.metrics import headline
+from fedpac.recipe import Recipe
 from fedpac.runs.checkpoint import read_checkpoint
 from fedpac.runs.execute import fingerprint, make_task
 from fedpac.runs.folder import CHECKPOINT, SELECTED, RunStore
@@ -38,7 +39,7 @@ from fedpac.sampling import Sampler, Uniform
 from fedpac.selection import Selection
 from fedpac.server import Server
 from fedpac.strict import Checked, checked, shown
-from fedpac.task import Recipe, State, Task
+from fedpac.task import State, Task
 from fedpac.threads import one_thread
 from fedpac.training import evaluate, logits
 

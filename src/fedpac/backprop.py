@@ -199,12 +199,17 @@ def cross_entropy_gradient(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def gradient_of(
-    model: nn.Module, *, on_features: bool = False, pull: Callable[[Tensor, Tensor, Tensor], None] | None = None
+    model: nn.Module,
+    *,
+    on_features: bool = False,
+    pull: Callable[[Tensor, Tensor, Tensor], None] | None = None,
+    slope: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Gradient | None:
     """The gradient of the cross-entropy of `model`, or None if it has a part whose derivative is not written out here.
 
     on_features  what comes in are features, for the head alone
     pull         (features, labels, gradient): adds to the gradient by the features that of another term
+    slope        (outputs, targets): the gradient by the outputs of another loss than the cross-entropy
     """
     from fedpac.native.ops import hooked
 
@@ -234,12 +239,12 @@ def gradient_of(
 
     def head_down(z: Tensor, labels: Tensor) -> Tensor | None:
         """The gradient by the features, if it is wanted."""
-        if plain_head and len(head) == 1 and isinstance(head[0], Linear):
+        if slope is None and plain_head and len(head) == 1 and isinstance(head[0], Linear):
             m, z = head[0].module, z.contiguous()
             dz = torch.empty_like(z) if first < len(body) else None
             head_gradient(z, labels, m.weight, m.bias, dz, m.weight.grad, None if m.bias is None else m.bias.grad)
             return dz
-        return down(cross_entropy_gradient(through(head, z), labels), len(body), len(layers))
+        return down((slope or cross_entropy_gradient)(through(head, z), labels), len(body), len(layers))
 
     @torch.no_grad()
     def gradient(x: Tensor, labels: Tensor) -> None:

@@ -5,6 +5,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from fedpac.criterion import Criterion, class_weights
 from fedpac.data.clients import ClientData, Samples
 from fedpac.message import Weights
 from fedpac.models import copy_with, load_into
@@ -50,6 +51,18 @@ class Client:
     @cached_property
     def class_counts(self) -> Tensor:
         return self.data.train.class_counts(self.classes).to(self.device)
+
+    @cached_property
+    def criterion(self) -> Criterion:
+        """The loss of the recipe, by this client's own class counts where it asks for them."""
+        smoothing, numbers = self.recipe.label_smoothing, self.task.classes == 0
+        if self.recipe.class_weights is None:
+            return Criterion(None, smoothing, numbers)
+        return Criterion(class_weights(self.recipe, self.class_counts).to(self.task.dtype), smoothing)
+
+    def rate(self, lr: float | None = None) -> float:
+        """That learning rate, or the recipe's, as the schedule has it in this round."""
+        return (self.recipe.lr if lr is None else lr) * self.recipe.factor(self.round, self.task.rounds)
 
     @cached_property
     def initial(self) -> Weights:

@@ -16,9 +16,9 @@ from fedpac.methods.base import check_optimizer
 from fedpac.metrics import CONFUSION, METRICS, headline
 from fedpac.mods import Float16, Mod, TopK
 from fedpac.optimizers import USUAL, Optimizer
+from fedpac.recipe import Recipe
 from fedpac.selection import Selection
 from fedpac.strict import checked, one_line_lists, shown
-from fedpac.task import Recipe
 
 Section = TypeVar("Section", bound=BaseModel)
 SiteName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]  # also the name of its key's file
@@ -27,6 +27,9 @@ HOW = {"engine", "device", "workers", "deadline", "min_replies", "checkpoint_eve
 YOUNGER = {  # keys that came later, by section
     "data": {"validation_share"},
     "federation": {"validation_share"},
+    "training": {
+        "optimizer", "schedule", "warmup", "step_every", "step_factor", "clip", "class_weights", "label_smoothing",
+    },
     "run": {
         "personal_every", "evaluate_absentees", "evaluate_clients", "everybody_last", "metrics", "select_by",
         "patience",

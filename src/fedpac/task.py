@@ -1,33 +1,22 @@
 """The learning task that server and clients agree on before the first round."""
 
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from fedpac import native
+from fedpac.criterion import check_criterion
 from fedpac.errors import ConfigError
 from fedpac.message import Part, Weights
 from fedpac.metrics import check_names
 from fedpac.model_check import check_fits, check_model, wants_floats
 from fedpac.models import precision_of, weights_of, with_forward
 from fedpac.mods.base import Mod
+from fedpac.recipe import Recipe
 
 State: TypeAlias = dict[str, Part]
-
-
-class Recipe(BaseModel):
-    """How every client trains locally; the defaults are the paper's for Fashion-MNIST."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    lr: Annotated[float, Field(gt=0, le=100, description="learning rate of local SGD")] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1, description="heavy-ball momentum, fresh every round")] = 0.5
-    weight_decay: Annotated[float, Field(ge=0, le=1, description="L2 decay of all trained weights")] = 5e-4
-    batch: Annotated[int, Field(ge=1, le=100_000, description="mini-batch size; the last, smaller one is used")] = 50
-    epochs: Annotated[int, Field(ge=1, le=10_000, description="E, local passes over the data each round")] = 5
 
 
 def usable_device(name: str) -> torch.device:
@@ -72,6 +61,7 @@ class Task:
         self.initial: Weights = weights_of(self.model)
         self.buffers = frozenset(name for name, _ in self.model.named_buffers())  # they follow the data, not training
         self.classes = classes
+        check_criterion(recipe, classes)
         self.recipe = recipe
         self.seed = seed
         self.clients = clients

@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fedpac.backprop import Gradient, backward, forward, gradient_of
 from fedpac.client import Client
+from fedpac.criterion import Criterion
 from fedpac.data.augment import crop_and_flip
 from fedpac.errors import TrainingError
 from fedpac.message import Weights
@@ -25,6 +26,7 @@ from fedpac.metrics import measure, validated
 from fedpac.models import Section, load_into, tensors_of, trainable, weights_of
 from fedpac.native.vectors import sgd_step
 from fedpac.randomness import stream_seed
+from fedpac.recipe import Recipe
 from fedpac.timing import span
 
 EVALUATION_BATCH = 256  # small enough for the activations to stay in cache
@@ -35,6 +37,11 @@ class Batch:
     x: Tensor
     y: Tensor
     index: Tensor  # positions in the client's training set, for what is kept per sample
+    criterion: Criterion = field(default_factory=Criterion)
+
+    def loss(self, outputs: Tensor, reduction: str = "mean") -> Tensor:
+        """What the recipe says the network's outputs are worth beside the targets."""
+        return self.criterion(outputs, self.y, reduction)
 
 
 Loss: TypeAlias = Callable[[nn.Module, Batch], Tensor]
@@ -45,12 +52,12 @@ Correction: TypeAlias = Callable[[Tensor, Tensor], None]  # (parameters, gradien
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
-    return F.cross_entropy(model(batch.x), batch.y)
+    return batch.loss(model(batch.x))
 
 
 def head_cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
     """For training the head alone on features that were computed once."""
-    return F.cross_entropy(cast(nn.Module, model.head)(batch.x), batch.y)
+    return batch.loss(cast(nn.Module, model.head)(batch.x))
 
 
 class aligned_cross_entropy:  # noqa: N801  (used like a function)
@@ -67,7 +74,7 @@ class aligned_cross_entropy:  # noqa: N801  (used like a function)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         z = cast(nn.Module, model.body)(batch.x)
-        classification = F.cross_entropy(cast(nn.Module, model.head)(z), batch.y)
+        classification = batch.loss(cast(nn.Module, model.head)(z))
         return classification + self.strength * self.gap(z, batch.y).square().mean()
 
     def gap(self, z: Tensor, y: Tensor) -> Tensor:
@@ -83,8 +90,7 @@ def weighted_cross_entropy(weights: Tensor) -> Loss:
     """mean_s weight_s * l(x_s, y_s), with one weight for each training sample."""
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
-        each = F.cross_entropy(model(batch.x), batch.y, reduction="none")
-        return (each * weights[batch.index]).mean()
+        return (batch.loss(model(batch.x), reduction="none") * weights[batch.index]).mean()
 
     return loss
 
@@ -133,17 +139,17 @@ def train(
     lr: float | None = None,
     purpose: str = "train",
 ) -> Weights:
-    """Mini-batch SGD with momentum from `weights`; returns all weights of the model, the named part trained.
+    """The recipe's optimizer from `weights`, by mini-batches; returns all weights of the model, the named part trained.
 
     model         the client's network, or any module whose weights these are; what it holds afterwards is undefined
     part          which parameters move; the others are frozen, so neither decay nor momentum touches them
     inputs        stands in for the client's images (features computed once, for a head)
     batches       index tensors to use instead of `epochs` shuffled passes
     purpose       names the random stream: equal purposes see equal batches
-    lr, epochs    default to the client's recipe
+    lr, epochs    default to the client's recipe; its schedule over the rounds holds for any rate
     """
-    recipe = client.recipe
-    lr = recipe.lr if lr is None else lr
+    recipe, criterion = client.recipe, client.criterion
+    lr = client.rate(lr)
     model = client.model if model is None else model
     if not trainable(model, part):
         return weights_of(load_into(model, weights))  # a body or a head without weights has nothing to learn
@@ -165,8 +171,8 @@ def train(
         for name, section in model.named_children():
             section.train(part in ("all", name))  # frozen is also what is no parameter: running statistics, dropout
         norms = [m for m in model.modules() if m.training and isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        by_hand = _by_hand(model, loss)
-        velocity = torch.zeros_like(parameters) if recipe.momentum else None
+        by_hand = _by_hand(model, loss, criterion)
+        step = optimizer_step(recipe, parameters, gradient, lr)
         for index in batches:
             for norm in norms:
                 norm.train(len(index) > 1)  # one sample has no variance: the running statistics stand in
@@ -176,11 +182,13 @@ def train(
                 by_hand(xb, yb)
             else:
                 gradient.zero_()
-                _by_autograd(model, loss, Batch(xb, yb, index))
+                _by_autograd(model, loss, Batch(xb, yb, index, criterion))
             with update:
                 if correction is not None:
                     correction(parameters, gradient)
-                sgd_step(parameters, gradient, velocity, lr, recipe.momentum, recipe.weight_decay)
+                if recipe.clip is not None:
+                    gradient.mul_((recipe.clip / gradient.norm().clamp(min=1e-30)).clamp(max=1))
+                step()
                 if after_step is not None:
                     after_step(model)
         if not math.isfinite(parameters.sum()):  # one pass; numbers whose sum is too large have diverged as well
@@ -192,6 +200,18 @@ def train(
 
 
 update = span("update")
+
+
+def optimizer_step(recipe: Recipe, parameters: Tensor, gradient: Tensor, lr: float) -> Callable[[], None]:
+    """A function that moves the parameters by what the gradient holds then, with moments that begin here."""
+    if recipe.optimizer == "sgd":
+        velocity = torch.zeros_like(parameters) if recipe.momentum else None
+        return lambda: sgd_step(parameters, gradient, velocity, lr, recipe.momentum, recipe.weight_decay)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[recipe.optimizer]
+    vector = nn.Parameter(parameters)
+    vector.grad = gradient
+    optimizer = kind([vector], lr=lr, weight_decay=recipe.weight_decay)
+    return lambda: cast(None, optimizer.step())
 
 
 @contextmanager
@@ -216,12 +236,13 @@ def augmentation(client: Client, purpose: str) -> Callable[..., Tensor] | None:
     return partial(crop_and_flip, generator=client.stream(f"{purpose}/augment"), fill=black)
 
 
-def _by_hand(model: nn.Module, loss: Loss) -> Gradient | None:
+def _by_hand(model: nn.Module, loss: Loss, criterion: Criterion) -> Gradient | None:
     """The gradient of this loss without autograd, where it is known."""
+    slope = None if criterion.plain else criterion.slope
     if isinstance(loss, aligned_cross_entropy):
-        return gradient_of(model, pull=loss.pull)
+        return gradient_of(model, pull=loss.pull, slope=slope)
     if loss is cross_entropy or loss is head_cross_entropy:
-        return gradient_of(model, on_features=loss is head_cross_entropy)
+        return gradient_of(model, on_features=loss is head_cross_entropy, slope=slope)
     return None
 
 

@@ -18,8 +18,9 @@ from fedpac.engines.site import Site, audience
 from fedpac.message import Message, Part
 from fedpac.methods import Method
 from fedpac.models import build_model
+from fedpac.recipe import Recipe
 from fedpac.server import Server
-from fedpac.task import Recipe, State, Task
+from fedpac.task import State, Task
 
 CLIENTS, ROUNDS = 3, 2
 WORK = {

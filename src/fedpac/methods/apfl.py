@@ -3,7 +3,6 @@
 from typing import Annotated, ClassVar
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -45,7 +44,7 @@ class APFL(FedAvg):
 
         def learn_share(_: nn.Module) -> None:
             if alpha.grad is not None:
-                alpha.sub_(alpha.grad, alpha=client.recipe.lr).clamp_(0, 1)
+                alpha.sub_(alpha.grad, alpha=client.rate()).clamp_(0, 1)
                 alpha.grad = None
 
         trained = train(client, weights_of(pair), model=pair, loss=pair_loss(alpha), after_step=learn_share)
@@ -73,14 +72,14 @@ def pair_loss(alpha: Tensor) -> Loss:
         assert isinstance(pair, nn.ModuleDict)
         w, v = pair["w"], pair["v"]
         with forked_rng(batch.x.device):  # the same dropout in both, and as much of it drawn as FedAvg draws
-            loss_w = F.cross_entropy(w(batch.x), batch.y)
+            loss_w = batch.loss(w(batch.x))
         # mixed as one vector, laid out as train() lays out a single model: alpha = 1 is Local-only to the last bit
         vector = (
             alpha * parameters_to_vector(v.parameters()) + (1 - alpha) * parameters_to_vector(w.parameters()).detach()
         )
         pieces = torch.split(vector, [p.numel() for p in v.parameters()])
         mixed = {name: piece.view_as(p) for (name, p), piece in zip(v.named_parameters(), pieces, strict=True)}
-        return loss_w + F.cross_entropy(functional_call(v, mixed, (batch.x,)), batch.y)
+        return loss_w + batch.loss(functional_call(v, mixed, (batch.x,)))
 
     return loss
 

@@ -4,7 +4,6 @@ import copy
 from typing import Annotated, ClassVar, Literal, cast
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -61,7 +60,7 @@ class FedRoD(FedAvg):
             z = model.body(batch.x)
             generic = model.head(z)
             both = generic.detach() + model.personal(z.detach())
-            return F.cross_entropy(generic + prior, batch.y) + F.cross_entropy(both, batch.y)
+            return batch.loss(generic + prior) + batch.loss(both)
 
         return two_losses
 

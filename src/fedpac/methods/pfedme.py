@@ -55,7 +55,7 @@ class PFedMe(FedAvg):
 
     def local(self, client: Client, down: Message) -> Message:
         w = flatten(down.weights("w"), client.model)
-        follow = (self.eta or client.recipe.lr) * self.lam
+        follow = client.rate(self.eta) * self.lam
         taken = 0
 
         def move_w(model: nn.Module) -> None:

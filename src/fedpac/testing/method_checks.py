@@ -287,6 +287,20 @@ def training_helps(trial: Trial) -> None:
     require(mean > 0.5, f"its {method.reported} models are right in {mean:.0%} of all cases; a guess is in 25 %")
 
 
+def another_recipe(trial: Trial) -> str | None:
+    """AdamW along a cosine, with everything else that a recipe can say: here and in workers, and not in vain."""
+    recipe = {
+        "optimizer": "adamw", "schedule": "cosine", "warmup": 2, "clip": 1.0, "label_smoothing": 0.1,
+        "class_weights": "balanced",
+    }  # fmt: skip
+    here = trial.run(**recipe)
+    finite(here)
+    elsewhere = trial.run(engine=partial(ProcessEngine, workers=2), **recipe)
+    require_same(elsewhere, here, "in two worker processes")
+    ignored = here.scores() == trial.plain.scores()
+    return "it does not train by train(): the recipe's optimizer, schedule and loss have no effect" if ignored else None
+
+
 # --- what the server may do with replies -------------------------------------------------------------------------
 
 
@@ -405,6 +419,7 @@ METHOD_CHECKS: tuple[Check[Trial], ...] = (
     Check("a body without weights", "it works with a model whose body has no weights", trains_a_model("linear")),
     Check("a head without weights", "it works with a model whose head has no weights", trains_a_model("headless")),
     Check("clients with one sample", "a client may have a single sample", one_sample_each),
+    Check("another recipe", "any optimizer, schedule and loss of the recipe works", another_recipe),
     Check("training helps", "on classes far apart, more than half of all predictions are right", training_helps),
     Check(
         "condensed replies",

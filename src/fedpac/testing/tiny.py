@@ -18,9 +18,10 @@ from fedpac.methods import Method
 from fedpac.methods.base import Which
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import Classifier
+from fedpac.recipe import Recipe
 from fedpac.sampling import Uniform
 from fedpac.server import Server
-from fedpac.task import Recipe, State, Task
+from fedpac.task import State, Task
 
 CLASSES, INPUTS, FEATURES = 4, 6, 5
 SIZES = (7, 12, 1, 9)  # unequal, one client with a single sample, and no multiple of the batch
