@@ -15,13 +15,20 @@ from fedpac.errors import ConfigError
 from fedpac.methods import list_methods, make_method
 from fedpac.models import load_into, weights_of
 from fedpac.recipe import Recipe
-from fedpac.testing.tiny import CLASSES, run_federation, tiny_data, tiny_model, tiny_task, visit
+from fedpac.testing.tiny import CLASSES, INPUTS, run_federation, tiny_data, tiny_task, visit
 from fedpac.training import _by_hand, cross_entropy, head_cross_entropy, shuffled_batches, train
+
+
+def relu_model():
+    """All of its derivatives are written out in fedpac.backprop."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return fedpac.Classifier(nn.Sequential(nn.Linear(INPUTS, 5), nn.ReLU()), nn.Linear(5, CLASSES))
 
 
 def literal(client, weights, optimizer, loss):
     """E epochs, one step of torch's optimizer for each batch."""
-    model = load_into(tiny_model(), weights)
+    model = load_into(relu_model(), weights)
     steps = optimizer(model.parameters())
     x, y = client.train_set
     recipe = client.recipe
@@ -35,7 +42,7 @@ def literal(client, weights, optimizer, loss):
 
 
 def trained(**recipe):
-    task = tiny_task(4, rounds=10, **recipe)
+    task = tiny_task(4, rounds=10, model=relu_model(), **recipe)
     client = visit(task, tiny_data(), 1, round=4)
     return client, train(client, task.initial)
 
@@ -82,7 +89,7 @@ def test_the_loss_and_the_clipping_are_torchs(more):
 @pytest.mark.parametrize("loss", [cross_entropy, head_cross_entropy])
 def test_gradients_are_written_out_for_other_losses_too(loss):
     """The kernels stay in use: only the gradient by the outputs is autograd's."""
-    model = tiny_model()
+    model = relu_model()
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     assert _by_hand(model, loss, Criterion(torch.ones(CLASSES), 0.1)) is not None

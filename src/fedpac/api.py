@@ -68,6 +68,7 @@ def fit(
     select_by: str | None = None,
     patience: int | None = None,
     classes: int | None = None,
+    training: dict[str, Any] | None = None,
     server: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
     engine: str = "auto",
@@ -84,6 +85,7 @@ def fit(
     sampler    who takes part in a round: an object with `choose`, see fedpac.sampling; unset, a random `participation`
     min_replies  rounds go on without clients that fail, if so many answer; unset, the first failure is an error
     deadline   seconds that a client has to answer
+    training   what else a recipe has, such as {'optimizer': 'adamw', 'schedule': 'cosine'}; as [training] in a config
     server     what the server does with averages, such as {'optimizer': 'momentum'}; as [server] in a config
     metrics    measured beside accuracy and loss, such as 'auroc'; they are in history[t].scores
     validation_share  held out of each client's training data; `result.selected` is then the round that they choose
@@ -99,7 +101,8 @@ def fit(
         _section(DataConfig, validation_share=validation_share)
         scenario = held_out(scenario, validation_share, seed)
     method = _made(method, settings)
-    recipe = _section(Recipe, lr=lr, momentum=momentum, weight_decay=weight_decay, batch=batch, epochs=epochs)
+    usual = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "batch": batch, "epochs": epochs}
+    recipe = _section(Recipe, **usual | (training or {}))
     run = _section(
         RunConfig, rounds=rounds, seed=seed, participation=participation, evaluate_every=evaluate_every,
         min_replies=min_replies, deadline=deadline, engine=engine, device=device, workers=workers,
@@ -171,7 +174,8 @@ def _section(model: type[Checked], **values: Any) -> Checked:
         return checked(model, values)
     except ValidationError as error:
         problem = error.errors()[0]
-        raise ConfigError(f"{problem['loc'][0]} = {shown(problem['input'])}: {problem['msg'].lower()}") from None
+        where = f"{problem['loc'][0]} = {shown(problem['input'])}: " if problem["loc"] else ""
+        raise ConfigError(where + problem["msg"].removeprefix("Value error, ").lower()) from None
 
 
 def load_run(

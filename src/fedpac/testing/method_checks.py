@@ -289,7 +289,7 @@ def training_helps(trial: Trial) -> None:
 
 def another_recipe(trial: Trial) -> str | None:
     """AdamW along a cosine, with everything else that a recipe can say: here and in workers, and not in vain."""
-    recipe = {
+    recipe: dict[str, Any] = {
         "optimizer": "adamw", "schedule": "cosine", "warmup": 2, "clip": 1.0, "label_smoothing": 0.1,
         "class_weights": "balanced",
     }  # fmt: skip
