@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -29,6 +29,7 @@ from fedpac.randomness import stream_seed
 from fedpac.recipe import Recipe
 from fedpac.timing import span
 
+CROSS_ENTROPY = Criterion()
 EVALUATION_BATCH = 256  # small enough for the activations to stay in cache
 
 
@@ -37,7 +38,7 @@ class Batch:
     x: Tensor
     y: Tensor
     index: Tensor  # positions in the client's training set, for what is kept per sample
-    criterion: Criterion = field(default_factory=Criterion)
+    criterion: Criterion = CROSS_ENTROPY
 
     def loss(self, outputs: Tensor, reduction: str = "mean") -> Tensor:
         """What the recipe says the network's outputs are worth beside the targets."""
@@ -236,7 +237,7 @@ def augmentation(client: Client, purpose: str) -> Callable[..., Tensor] | None:
     return partial(crop_and_flip, generator=client.stream(f"{purpose}/augment"), fill=black)
 
 
-def _by_hand(model: nn.Module, loss: Loss, criterion: Criterion) -> Gradient | None:
+def _by_hand(model: nn.Module, loss: Loss, criterion: Criterion = CROSS_ENTROPY) -> Gradient | None:
     """The gradient of this loss without autograd, where it is known."""
     slope = None if criterion.plain else criterion.slope
     if isinstance(loss, aligned_cross_entropy):
