@@ -37,7 +37,7 @@ def net() -> torch.nn.Module:
     """One resident network per actor."""
     torch.set_num_threads(1)
     file = workload()
-    made = network(file["network"], file["x"].shape[2], file["classes"])
+    made: Any = network(file["network"], file["x"].shape[2], file["classes"])
     load_initial(made, file["initial"])
     return made.to(memory_format=torch.channels_last) if LAYOUT == "nhwc" else made
 
@@ -56,7 +56,7 @@ client_app = ClientApp()
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     model, recipe = net(), workload()["recipe"]
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     x, y = client_data(int(context.node_config["partition-id"]))
     optimizer = torch.optim.SGD(
         model.parameters(), recipe["lr"], recipe["momentum"], weight_decay=recipe["weight_decay"]
@@ -67,8 +67,8 @@ def train(message: Message, context: Context) -> Message:
             optimizer.zero_grad()
             F.cross_entropy(model(x[index]), y[index]).backward()
             optimizer.step()
-    reply = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
-    return Message(content=RecordDict(reply), reply_to=message)
+    reply = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})})
+    return Message(content=reply, reply_to=message)
 
 
 class TimedFedAvg(FedAvg):

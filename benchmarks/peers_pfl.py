@@ -54,7 +54,7 @@ def main(path: str, layout: str) -> None:
     file: dict[str, Any] = torch.load(path, mmap=True)
     recipe, rank = file["recipe"], int(os.environ["RANK"])
     form = torch.channels_last if layout == "nhwc" else torch.contiguous_format
-    net = network(file["network"], file["x"].shape[2], file["classes"])
+    net: Any = network(file["network"], file["x"].shape[2], file["classes"])
     load_initial(net, file["initial"])
     net = net.to(memory_format=form)
 
@@ -62,7 +62,7 @@ def main(path: str, layout: str) -> None:
         net.train()
         return F.cross_entropy(net(x), y)
 
-    net.loss, net.metrics = loss, lambda x, y: {}  # type: ignore[assignment]
+    net.loss, net.metrics = loss, lambda x, y: {}
 
     mean, std = (file[name].view(1, -1, 1, 1) for name in ("mean", "std"))
     users = {

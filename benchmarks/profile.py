@@ -65,10 +65,10 @@ def child(workload: str) -> None:
     site, server = Site(task, method, scenario.clients), Server(task)
     method.setup(server)
     # the first visit has nothing to align with: the second, which is measured, does
-    up = site.work(Job("learn-and-score", 0, 1, method.send(server, 0), {})).up
+    up = site.work(Job("learn-and-score", 0, 1, method.send(server, 0))).up
     assert up is not None
     method.merge(server, {0: up})
-    job = Job("learn-and-score", 0, 2, method.send(server, 0), {})
+    job = Job("learn-and-score", 0, 2, method.send(server, 0))
     with measuring() as clock:
         site.work(job)
         spent = clock.take()

@@ -116,7 +116,8 @@ def combination_weights(H: np.ndarray, v: np.ndarray, i: int) -> np.ndarray:
     alpha = cvxpy.Variable(len(v))
     bias, variance = cvxpy.sum_squares(H.T @ alpha - H[i]), v @ cvxpy.square(alpha)
     cvxpy.Problem(cvxpy.Minimize(bias + variance), [alpha >= 0, cvxpy.sum(alpha) == 1]).solve()
-    found = np.where(alpha.value < 1e-3, 0, alpha.value)
+    solved = np.asarray(alpha.value)
+    found = np.where(solved < 1e-3, 0, solved)
     return found / found.sum()
 
 
@@ -155,7 +156,7 @@ class Reference:
         shares = torch.tensor([float(c.n) for c in self.clients])
         shares /= shares.sum()
         self.body = {k: sum(s * b[k] for s, b in zip(shares, bodies, strict=True)) for k in self.body}
-        total = sum(counts)
+        total = torch.stack(counts).sum(dim=0)
         sums = sum(m * c[:, None] for m, c in zip(means, counts, strict=True))
         self.centroids = sums / total.clamp(min=1)[:, None]
         H, variances = torch.stack(h).double().numpy(), np.array(v)

@@ -7,6 +7,7 @@ are timed, in seconds of one processor; the statistics they start from are the s
 """
 
 import os
+from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core for all three; must precede the import of numpy
 
@@ -41,11 +42,8 @@ def grouped_clients(m: int, d: int = 128, n: int = 600, seed: int = 0) -> list[F
 
 
 def solve_in_numpy(Q: Array, C: Array, start: Array) -> Array:
-    kept, simplex_qp.library = simplex_qp.library, lambda: None
-    try:
+    with patch.object(simplex_qp, "library", lambda: None):
         return solve_simplex_qps(Q, C, start)
-    finally:
-        simplex_qp.library = kept
 
 
 def solve_with_cvxpy(Q: Array, C: Array, start: Array) -> Array:

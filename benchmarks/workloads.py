@@ -1,7 +1,9 @@
 """The workloads by name, as fedpac runs them, and as one file of plain tensors for everybody else."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,10 +21,10 @@ ENDLESS = 1_000_000  # rounds: in the last one everybody takes part, which no me
 
 @dataclass(frozen=True)
 class Workload:
-    data: dict[str, object]
+    data: Mapping[str, Any]
     chosen: int  # clients that take part in a round
     network: str = "paper"
-    training: dict[str, object] | None = None
+    training: Mapping[str, Any] | None = None
 
 
 PFL_TRAINING = {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "batch": 10, "epochs": 1}

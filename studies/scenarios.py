@@ -6,6 +6,7 @@ for a panel of the natural scenario; left out without it.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -43,7 +44,7 @@ def held(scenario: Scenario) -> tuple[NDArray[np.int64], list[int | None]]:
 
 def many(writers: Path | None) -> Figure:
     """The scenarios with many clients, and the one that bubbles cannot show."""
-    layout = [["dirichlet", "dirichlet"], ["scarce", "scarce"], ["natural" if writers else "turned", "turned"]]
+    layout: Any = [["dirichlet", "dirichlet"], ["scarce", "scarce"], ["natural" if writers else "turned", "turned"]]
     heights = [3.6, 3.6, 9.0 if writers else 5.0]
     figure, axes = plt.subplot_mosaic(
         layout, figsize=(16, sum(heights)), height_ratios=heights, width_ratios=[5, 4], layout="constrained"

@@ -47,7 +47,8 @@ def as_in_the_public_code(statistics: list[FeatureStatistics]) -> tuple[NDArray[
         alpha = cvxpy.Variable(len(h))
         loss = cvxpy.quad_form(alpha, cvxpy.psd_wrap(matrix.astype(float)))
         cvxpy.Problem(cvxpy.Minimize(loss), [cvxpy.sum(alpha) == 1, alpha >= 0]).solve(solver=cvxpy.OSQP)
-        kept = np.where(alpha.value > CUTOFF, alpha.value, 0)
+        solved = np.asarray(alpha.value)
+        kept = np.where(solved > CUTOFF, solved, 0)
         rows.append(kept / kept.sum())
     return np.stack(rows), indefinite
 

@@ -1,6 +1,7 @@
 """SGD written out by hand, and what else the tests of methods and engines share; tiny federations are the package's."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ def literal_sgd(
             for (name, p), g in zip(parameters.items(), gradients, strict=True):
                 g = g if correct is None else correct(name, p, g)
                 velocity[name] = momentum * velocity[name] + g + weight_decay * p
-                p -= lr * velocity[name]
+                p.sub_(lr * velocity[name])
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
@@ -101,7 +102,11 @@ def assert_close(one: Weights, other: Weights) -> None:
     """The same names and the same numbers up to rounding in single precision."""
     assert sorted(one) == sorted(other)
     for name in one:
-        torch.testing.assert_close(one[name], other[name], rtol=1e-5, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(one[name], other[name], rtol=1e-5, atol=2e-6, msg=partial(named, name))
+
+
+def named(name: str, message: str) -> str:
+    return f"{name}: {message}"
 
 
 def literal_training(

@@ -209,7 +209,7 @@ class DropoutBetween(Classifier):
 
 
 class TwoInputs(Classifier):
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(x * mask)
 
 
@@ -233,6 +233,8 @@ class InPlace(nn.Module):
 
 class Forgetful(nn.Module):
     """Running statistics that are in no state dict."""
+
+    seen: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,7 +264,7 @@ class TwoThings(nn.Module):
 
 
 class Sum(nn.Linear):
-    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
         return super().forward(pair[0] + pair[1])
 
 

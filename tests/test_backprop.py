@@ -1,6 +1,7 @@
 """The gradients written out, against autograd's."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -79,19 +80,19 @@ def compare(model: nn.Module, part: Section, x: Tensor, loss: Callable[[nn.Modul
 def test_gradients_are_those_of_autograd(name: str, part: Section, kind: str, batch: int) -> None:
     torch.manual_seed(3)
     make, shape = NETWORKS[name]
-    model = accelerate(make()).double()
+    model: Any = accelerate(make()).double()
     if part == "body" and name == "logistic":
         pytest.skip("its body has no weights")
     x = torch.randn(batch, *shape, dtype=torch.float64)
-    features = model.body(x).shape[1]  # type: ignore[operator]
+    features = model.body(x).shape[1]
     compare(model, part, x, loss_of(kind, features))
 
 
 @needs_native
 def test_a_frozen_head_need_not_lie_side_by_side() -> None:
-    model = Classifier(nn.Sequential(nn.Linear(6, 5), nn.ReLU()), nn.Linear(5, 4)).double()
-    model.head.weight = nn.Parameter(torch.randn(5, 4, dtype=torch.float64).t())  # type: ignore[union-attr]
-    assert not model.head.weight.is_contiguous()  # type: ignore[union-attr, operator]
+    model: Any = Classifier(nn.Sequential(nn.Linear(6, 5), nn.ReLU()), nn.Linear(5, 4)).double()
+    model.head.weight = nn.Parameter(torch.randn(5, 4, dtype=torch.float64).t())
+    assert not model.head.weight.is_contiguous()
     compare(model, "body", torch.randn(3, 6, dtype=torch.float64), cross_entropy)
 
 
@@ -101,20 +102,20 @@ def test_head_on_features() -> None:
 
 
 def shared() -> Classifier:
-    model = Classifier(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), nn.Linear(4, 4))
-    model.body[2].weight = model.body[0].weight  # type: ignore[index, union-attr]
+    model: Any = Classifier(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), nn.Linear(4, 4))
+    model.body[2].weight = model.body[0].weight
     return model
 
 
 def watched() -> Classifier:
-    model = Classifier(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 4))
-    model.body[1].register_forward_hook(lambda *_: None)  # type: ignore[index, union-attr]
+    model: Any = Classifier(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 4))
+    model.body[1].register_forward_hook(lambda *_: None)
     return model
 
 
 def half_frozen() -> Classifier:
-    model = Classifier(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 4))
-    model.head.bias.requires_grad_(False)  # type: ignore[union-attr]
+    model: Any = Classifier(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 4))
+    model.head.bias.requires_grad_(False)
     return model
 
 

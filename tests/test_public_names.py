@@ -57,4 +57,4 @@ def test_the_version_is_said_in_one_place():
 
 def test_a_name_that_is_not_there():
     with pytest.raises(AttributeError, match="no attribute 'fitt'"):
-        _ = fedpac.fitt  # type: ignore[attr-defined]
+        _ = fedpac.fitt

@@ -36,7 +36,7 @@ def class_second_moment(client: Client, y: int) -> np.ndarray:
 
 
 def second_moment(client: Client) -> np.ndarray:
-    return sum(np.outer(feature, feature) for feature in client[0]) / len(client[0])
+    return np.sum([np.outer(feature, feature) for feature in client[0]], axis=0) / len(client[0])
 
 
 def h(client: Client, y: int) -> np.ndarray:

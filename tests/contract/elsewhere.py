@@ -50,15 +50,15 @@ class Elsewhere(Tensor):
     def __init__(self, here: Tensor) -> None:
         self.here = here
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]
         return f"Elsewhere({self.here})"
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Elsewhere":
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         twin = Elsewhere(self.here.detach().clone()).requires_grad_(self.requires_grad)
         twin.__dict__.update({key: value for key, value in self.__dict__.items() if key == "_is_param"})
         return twin
 
-    @property
+    @property  # type: ignore[override]
     def data(self) -> "Elsewhere":
         return Elsewhere(self.here.detach())
 
@@ -74,7 +74,7 @@ class Elsewhere(Tensor):
         raise AssertionError("the memory of another device is not for native code")
 
     @classmethod
-    def __torch_dispatch__(cls, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         flat, structure = tree_flatten((args, kwargs or {}))
         tensors = [t for t in flat if isinstance(t, Tensor)]
         if operation is aten.copy_.default:

@@ -107,6 +107,7 @@ def _call_elsewhere(function: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def assert_nearly_the_same(scores: list[Any], states: dict[str, bytes], oracle: Finished) -> None:
+    expected: Any
     for found, expected in zip(scores, oracle.scores(), strict=True):
         assert found[:2] == expected[:2]
         assert [(s.client, s.which) for s in found[2]] == [(s.client, s.which) for s in expected[2]]
@@ -115,10 +116,10 @@ def assert_nearly_the_same(scores: list[Any], states: dict[str, bytes], oracle: 
     expected_states = oracle.bytes()
     assert states.keys() == expected_states.keys()
     for key, data in states.items():
-        found, expected = Message.from_bytes(data).flat(), Message.from_bytes(expected_states[key]).flat()
-        assert_close(found[0], expected[0])
-        assert found[1] == pytest.approx(expected[1], rel=1e-4)
-        assert found[2] == expected[2]
+        mine, theirs = Message.from_bytes(data).flat(), Message.from_bytes(expected_states[key]).flat()
+        assert_close(mine[0], theirs[0])
+        assert mine[1] == pytest.approx(theirs[1], rel=1e-4)
+        assert mine[2] == theirs[2]
 
 
 @every_method

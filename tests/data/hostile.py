@@ -59,10 +59,10 @@ def overwritten(data: bytes, start: int, end: int) -> bytes:
 
 def marked(data: bytes, local: int, central: int, value: int) -> bytes:
     """The zip archive with a 16-bit field of its first member set in both of its headers."""
-    data = bytearray(data)
+    changed = bytearray(data)
     for at in (data.index(b"PK\x03\x04") + local, data.index(b"PK\x01\x02") + central):
-        data[at : at + 2] = struct.pack("<H", value)
-    return bytes(data)
+        changed[at : at + 2] = struct.pack("<H", value)
+    return bytes(changed)
 
 
 def zip_bomb(size: int) -> bytes:

@@ -1,6 +1,7 @@
 """Scenarios of the user's own data: as they are divided already, and dealt out anew."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def test_pictures_are_needed_to_turn(tmp_path):
 def mine(tmp_path: Path) -> Path:
     """300 training and 100 test images of 6 classes; a test image is bright, a training image is dark."""
     rng = np.random.default_rng(0)
-    held = {}
+    held: dict[str, Any] = {}
     for part, n, low in (("train", 300, 0), ("test", 100, 128)):
         held[f"x_{part}"] = rng.integers(low, low + 128, size=(n, 4, 5), dtype=np.uint8)
         held[f"y_{part}"] = np.arange(n) % 6

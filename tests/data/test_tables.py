@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from tests.small_run import exact
 
 from fedpac.config import make_config
 from fedpac.data import preprocessing
@@ -19,6 +18,7 @@ from fedpac.data.table_sites import TableSite, fit_preprocessing, from_tables
 from fedpac.data.tables import MISSING, Table, read_table
 from fedpac.errors import ConfigError, DataError, FedpacError
 from fedpac.runs.execute import resume, run
+from small_run import exact
 
 SCHEMA = """
 target = "ill"

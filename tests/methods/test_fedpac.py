@@ -1,5 +1,7 @@
 """FedPAC against a slow, literal transcription of Algorithm 1, its identities, and bugs of other implementations."""
 
+from typing import Any
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -50,13 +52,15 @@ def test_two_rounds_follow_algorithm_1() -> None:
 def test_augmented_statistics_and_centroids_are_of_cropped_and_flipped_images() -> None:
     data, model = tiny_images()
     task = tiny_task(1, model=model)
+    network: Any = copy_with(model, task.initial)
     start = {"w": section(task.initial, "body"), "head": section(task.initial, "head")}
     client = visit(task, data, 0)
     up = FedPAC(augmented=True).local(client, Message(**start))
     x, y = client.train_set
     for part, purpose, body in (("statistics", "head", task.initial), ("centroids", "centroids", up.weights("w"))):
         seen = crop_and_flip(x, client.stream(f"{purpose}/augment"), client.data.train.black())
-        z = copy_with(model, {**task.initial, **body}).body(seen)
+        network.load_state_dict({**task.initial, **body})
+        z = network.body(seen)
         means = torch.stack([z[y == k].mean(dim=0) for k in range(CLASSES)])
         torch.testing.assert_close(up.weights(part)["means"].float(), means)
     plain = FedPAC().local(visit(task, data, 0), Message(**start))
@@ -214,7 +218,7 @@ def test_weights_are_indexed_by_client_and_not_by_position() -> None:
     method.merge(server, replies)
     alpha = weight_matrix(server)
     for row, i in enumerate((1, 3)):
-        expected = {
+        expected: dict[str, Any] = {
             name: sum(float(a) * up.weights("head")[name] for a, up in zip(alpha[row], replies.values(), strict=True))
             for name in replies[1].weights("head")
         }
@@ -256,7 +260,8 @@ def test_a_class_without_global_centroid_is_aligned_with_the_clients_own() -> No
     client = visit(task, data, 0, round=2)  # its class 0 has no global centroid yet
     down = method.send(server, 0)
     x, y = client.train_set
-    z = copy_with(task.model, method.assemble(client, down)).body(x).detach()
+    before: Any = copy_with(task.model, method.assemble(client, down))
+    z = before.body(x).detach()
     own, shared = z[y == 0].mean(0), down.weights("centroids")["means"][1]
     targets = torch.stack([own if k == 0 else shared for k in y])
 
@@ -285,5 +290,6 @@ def test_every_form_of_the_covariance_gives_usable_weights(covariance, centre) -
 
 def test_the_settings_are_the_papers() -> None:
     method = make_method("fedpac")
+    assert isinstance(method, FedPAC)
     assert (method.lam, method.head_epochs, method.head_lr, method.covariance) == (1.0, 1, 0.1, "identity")
     assert method.reported == "received"

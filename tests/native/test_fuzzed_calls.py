@@ -8,6 +8,7 @@ import faulthandler
 import mmap
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def operand(shape: Sequence[int], dtype: torch.dtype, rng: Rng) -> Tensor:
 
 
 def pick(rng: Rng, choices: Sequence[object]) -> object:
-    return choices[rng.integers(len(choices))]
+    return choices[int(rng.integers(len(choices)))]
 
 
 class Wrong:
@@ -138,7 +139,7 @@ def backward(rng: Rng) -> None:
 
 def prepared(rng: Rng) -> None:
     g = Geometry(rng)
-    block = FusedConvPool(g.inputs, g.outputs, g.kernel, padding=g.padding, negative_slope=g.slope).to(g.dtype)
+    block: Any = FusedConvPool(g.inputs, g.outputs, g.kernel, padding=g.padding, negative_slope=g.slope).to(g.dtype)
     fused = ops.Prepared(block)
     for _ in range(2):
         fused.forward(g.x())
@@ -268,7 +269,7 @@ def test_operands_that_do_not_fit_are_refused(call: Callable[..., object], opera
 def test_images_moved_farther_than_numbers_go_are_out_of_sight() -> None:
     for far in (-(2**63), 2**63 - 1):
         for down, right in ((far, 0), (0, far)):
-            place = [torch.tensor([value]) for value in (0, down, right, 0)]
-            moved = vectors.move(torch.ones(1, 1, 3, 3), *place, torch.zeros(1))
+            at = {value: torch.tensor([value]) for value in (0, down, right)}
+            moved = vectors.move(torch.ones(1, 1, 3, 3), at[0], at[down], at[right], at[0], torch.zeros(1))
             assert moved is not None
             assert not moved.any()

@@ -38,8 +38,8 @@ def test_bits_do_not_depend_on_alignment(start: int) -> None:
     shifted = [row[start : start + 150] for row in torch.randn(3, 200)]
     for to, value in zip(shifted, aligned, strict=True):
         to.copy_(value)
-    vectors.sgd_step(*aligned, 0.1, 0.5, 0.01)
-    vectors.sgd_step(*shifted, 0.1, 0.5, 0.01)
+    for parameters, gradient, velocity in (aligned, shifted):
+        vectors.sgd_step(parameters, gradient, velocity, 0.1, 0.5, 0.01)
     assert all(torch.equal(a, b) for a, b in zip(aligned[::2], shifted[::2], strict=True))
 
 
@@ -84,21 +84,21 @@ def test_moves_any_distance() -> None:
                 wide = fill.view(1, 2, 1, 1).expand(1, 2, 16, 17).clone()
                 wide[:, :, 6:10, 6:11] = x
                 expected = wide[:, :, 6 - down : 10 - down, 6 - right : 11 - right]
-                place = [torch.tensor([t]) for t in (down, right, mirrored)]
-                moved = vectors.move(x, torch.tensor([0]), *place, fill)
+                index, *place = (torch.tensor([t]) for t in (0, down, right, mirrored))
+                moved = vectors.move(x, index, place[0], place[1], place[2], fill)
                 assert moved is not None
                 assert torch.equal(moved, expected.flip(-1) if mirrored else expected)
 
 
 def test_moves_only_what_it_can() -> None:
-    place = [torch.zeros(2, dtype=torch.int64)] * 4  # the index, and where to
-    assert vectors.move(torch.zeros(2, 3, 4, 4, dtype=torch.float16), *place, torch.zeros(3)) is None
-    assert vectors.move(torch.zeros(2, 3, 4, 8)[..., ::2], *place, torch.zeros(3)) is None
-    assert vectors.move(torch.zeros(3, 3, 4, 4), *place[:3], torch.zeros(1), torch.zeros(3)) is None
+    at = torch.zeros(2, dtype=torch.int64)  # the index, and where to
+    assert vectors.move(torch.zeros(2, 3, 4, 4, dtype=torch.float16), at, at, at, at, torch.zeros(3)) is None
+    assert vectors.move(torch.zeros(2, 3, 4, 8)[..., ::2], at, at, at, at, torch.zeros(3)) is None
+    assert vectors.move(torch.zeros(3, 3, 4, 4), at, at, at, torch.zeros(1), torch.zeros(3)) is None
     for outside in (-1, 3):
         if available():
             with pytest.raises(IndexError, match="not among the images"):
-                vectors.move(torch.zeros(3, 3, 4, 4), torch.tensor([0, outside]), *place[1:], torch.zeros(3))
+                vectors.move(torch.zeros(3, 3, 4, 4), torch.tensor([0, outside]), at, at, at, torch.zeros(3))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 3e-6)])

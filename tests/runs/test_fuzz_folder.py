@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from fedpac.report import comparison
 from fedpac.runs.checkpoint import _digest, read_checkpoint, write_checkpoint
 from fedpac.runs.folder import RunStore
 from fedpac.runs.read import read_run
+from fedpac.task import State
 from fuzzing import budget, damaged, fuzz
 from small_run import tiny
 
@@ -23,8 +25,10 @@ MARK = "the config's fingerprint"
 
 @cache
 def checkpoint() -> bytes:
-    server = {"w": {"head.bias": torch.zeros(3)}, "round": 2.0}
-    clients = {i: {"own": {"head.weight": torch.ones(3, 2)}, "seen": torch.arange(4)} for i in range(3)}
+    server: State = {"w": {"head.bias": torch.zeros(3)}, "round": 2.0}
+    clients: dict[int, State] = {
+        i: {"own": {"head.weight": torch.ones(3, 2)}, "seen": torch.arange(4)} for i in range(3)
+    }
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(Path(folder) / "c.safetensors", MARK, 2, server, clients)
         return (Path(folder) / "c.safetensors").read_bytes()
@@ -43,18 +47,18 @@ def read_damaged_checkpoint(rng: np.random.Generator) -> None:
 def read_forged_checkpoint(rng: np.random.Generator) -> None:
     """One whose checksum is right: by somebody who knows how it is made."""
 
-    def one(values: list) -> object:
+    def one(values: list[Any]) -> Any:
         return values[rng.integers(len(values))]
 
     def of_bytes(blob: bytes) -> torch.Tensor:
         return torch.from_numpy(np.frombuffer(blob, dtype=np.uint8).copy())
 
-    odd = [None, True, "x", [], {}, -1, 10**400, float("inf"), float("nan"), {"a": 1}, "9" * 5000, "\ud800"]
+    odd: list[Any] = [None, True, "x", [], {}, -1, 10**400, float("inf"), float("nan"), {"a": 1}, "9" * 5000, "\ud800"]
     names = ["client.0", "client.-1", "client.x", "client.", "client", "", "0", "client." + "9" * 5000, "server.x", "é"]
     states = [Message(w=torch.ones(2)).to_bytes(), Message().to_bytes(), b"", b"no message"]
     blobs = {"server": one(states)} if rng.random() < 0.9 else {}
     blobs |= {str(one(names)): one(states) for _ in range(rng.integers(3))}
-    metadata = {"format": 1, "fingerprint": MARK, "round": 2}
+    metadata: dict[str, Any] = {"format": 1, "fingerprint": MARK, "round": 2}
     if rng.random() < 0.5:
         metadata[str(one(list(metadata)))] = one(odd)
     metadata["digest"] = _digest(metadata, blobs)

@@ -80,7 +80,7 @@ def test_a_run_that_was_moved_away_is_not_in_the_way(filled, tmp_path):
 def held(folder: Path) -> Iterator[None]:
     """Another process writes in that folder."""
     code = "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX); print(); time.sleep(60)"
-    command = [sys.executable, "-u", "-c", code, folder / ".lock"]
+    command = [sys.executable, "-u", "-c", code, str(folder / ".lock")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
         try:
             assert holder.stdout is not None
