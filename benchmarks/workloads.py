@@ -13,7 +13,8 @@ from fedpac.config import make_config
 from fedpac.data.clients import Scenario
 from fedpac.data.scenario import build
 from fedpac.models import Classifier, build_model
-from fedpac.task import Recipe, Task
+from fedpac.recipe import Recipe
+from fedpac.task import Task
 
 SEED = 0
 ENDLESS = 1_000_000  # rounds: in the last one everybody takes part, which no measurement wants

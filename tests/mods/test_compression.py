@@ -10,7 +10,8 @@ from fedpac.message import Message
 from fedpac.methods import list_methods, make_method
 from fedpac.mods import Context, Float16, Mod, Passage, TopK
 from fedpac.mods.base import into_client, out_of_server
-from fedpac.task import Recipe, Task
+from fedpac.recipe import Recipe
+from fedpac.task import Task
 from helpers import CLASSES, INPUTS, RECIPE, Finished, run_federation, tiny_data, tiny_model
 
 
