@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from fedpac.report.drawing import draw
+from fedpac.report.order import comparisons
 from fedpac.report.page import write_page
 from fedpac.runs.read import read_run
 from fedpac.tables.cells import fill
@@ -33,6 +34,27 @@ def test_the_page_sets_ours_beside_the_papers(filled, tmp_path):
     assert exact[0].startswith("setting,row,title,seed,shows,paper,stand_in,rounds,of,received_final,")
     assert {"commands", "commits", "versions", "folder"} <= set(exact[0].split(","))
     assert len(exact) == 1 + 4 + 2
+
+
+def test_the_page_counts_where_the_order_is_the_papers(filled, tmp_path):
+    small, root = filled
+    shutil.copytree(root, tmp_path / "results")
+    table = filled_table(small, tmp_path / "results")
+    lead = {row.row: row.final for row in table.rows["digits,6"]}
+    lead = lead["fedpac"] - lead["fedavg-ft"]
+    (one,) = comparisons([table, table])  # a comparison that two tables show is one; fedpac-cc is no rival
+    assert (one.rival, one.paper) == ("FedAvg-FT", pytest.approx(12.34 - 99.99))
+    assert one.lead == pytest.approx(lead)
+    write_page([table], tmp_path / "page.md")
+    other = f"Digits, 6 clients ({lead:+.2f}, -87.65)" if lead > 0 else ""
+    agreed = int(lead < 0)
+    text = (tmp_path / "page.md").read_text()
+    assert f"| **FedPAC and all rivals** | 1 | 1 | {agreed} | {1 - agreed} |" in text
+    assert f"| FedPAC and FedAvg-FT | 1 | 1 | {agreed} | {other} |" in text
+
+    shutil.rmtree(tmp_path / "results" / "digits-6" / "fedavg-seed0")  # FedAvg-FT is its by-product
+    write_page([filled_table(small, tmp_path / "results")], tmp_path / "page.md")
+    assert "FedPAC and" not in (tmp_path / "page.md").read_text()
 
 
 def test_unfinished_runs_are_shown_as_such(tmp_path):

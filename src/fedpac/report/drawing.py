@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fedpac.report.page import OURS, figure_settings
+from fedpac.report.order import OURS
+from fedpac.report.page import figure_settings
 from fedpac.report.shown import PAPER_ROUNDS, Dot, HeatMaps, Line, Sweep, heatmap_title
 from fedpac.runs.read import stand_in_mark
 from fedpac.tables.rows import FilledRow, FilledTable, Ground, named, stand_in

@@ -9,14 +9,13 @@ import numpy as np
 
 from fedpac.files import explained, write_changed
 from fedpac.methods.base import Which
+from fedpac.report.order import OURS, order_table
 from fedpac.report.text import csv_text, markdown
 from fedpac.runs.read import SPLITS
 from fedpac.runs.summary import summarise
 from fedpac.tables import RESULTS
 from fedpac.tables.rows import FilledRow, FilledTable, Ground, named, stand_in
 from fedpac.tables.spec import Experiment
-
-OURS = "fedpac"  # the row whose rank is told
 
 PAGE_COLUMNS = {
     "method": "method",
@@ -59,7 +58,8 @@ def page_text(tables: Sequence[FilledTable], page: Path) -> str:
     root = tables[0].root  # all are of one folder of results
     where = os.path.relpath(root, page.parent)
     introduction = INTRODUCTION.format(name=root.resolve().name, path=Path(where).as_posix())
-    return "\n".join([introduction, _contents(tables), *(_section(table, page) for table in tables)])
+    parts = [introduction, order_table(tables), _contents(tables), *(_section(table, page) for table in tables)]
+    return "\n".join(part for part in parts if part)
 
 
 def exact_text(table: FilledTable) -> str:
