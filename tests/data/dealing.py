@@ -15,10 +15,14 @@ def same(a: Scenario, b: Scenario) -> bool:
     return all(
         torch.equal(p.index, q.index)
         and p.rotate == q.rotate
-        and (p.relabel is None) == (q.relabel is None)
-        and (p.relabel is None or torch.equal(p.relabel, q.relabel))
+        and equal(p.relabel, q.relabel)
+        and equal(p.turns, q.turns)
         for p, q in zip(parts(a), parts(b), strict=True)
     )
+
+
+def equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    return one is other if one is None or other is None else torch.equal(one, other)
 
 
 def small(scenario: str, **keys) -> DataConfig:

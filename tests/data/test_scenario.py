@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,22 @@ def test_feature_skew_turns_by_group():
     plain = build(small("groups", s=100), 0)
     x, turned = plain.clients[1].train.tensors()[0], scenario.clients[1].train.tensors()[0]
     assert torch.equal(turned, torch.rot90(x, 1, (2, 3)))
+
+
+def test_random_turns_are_of_each_image_up_to_the_groups_angle():
+    scenario = build(small("random-turns"), 0)
+    plain = build(small("groups"), 0)
+    for i, (client, before) in enumerate(zip(scenario.clients, plain.clients, strict=True)):
+        most = 18 * (i % 5 + 1)
+        assert 0.8 * most < client.train.turns.abs().max() <= most
+        assert torch.equal(client.train.index, before.train.index)  # labels as in the paper's groups
+        assert not torch.equal(client.train.turns[:40], client.test.turns[:40])
+    assert not torch.equal(scenario.clients[0].train.turns, scenario.clients[5].train.turns)
+    part = scenario.clients[4].train
+    x, alone = part.tensors()[0], part.only(torch.tensor([3]))
+    assert torch.allclose(x[3:4], alone.tensors()[0], atol=1e-5)
+    fixed = replace(alone, turns=None, rotate=float(part.turns[3]))
+    assert torch.allclose(x[3:4], fixed.tensors()[0], atol=1e-4)  # turned as a whole group would be
 
 
 def test_shifts_compose_with_any_partition():

@@ -4,14 +4,14 @@ The images lie once in memory (or in a memory-mapped file); a client's own tenso
 So ten thousand clients cost their indices and no more. No repr shows samples: it may end up in a log.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fedpac.data.preprocessing import Preprocessing
-from fedpac.data.shift import rotate
+from fedpac.data.shift import rotate, turn_each
 from fedpac.timing import span
 
 
@@ -44,9 +44,14 @@ class Samples:
     index: Tensor = field(repr=False)  # int64
     relabel: Tensor | None = field(default=None, repr=False)  # relabel[y] is what this client calls class y
     rotate: float = 0.0  # degrees, counter-clockwise
+    turns: Tensor | None = field(default=None, repr=False)  # instead, degrees for each sample
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def only(self, which: Tensor) -> "Samples":
+        """Some of them, by a mask or by their places."""
+        return replace(self, index=self.index[which], turns=None if self.turns is None else self.turns[which])
 
     def labels(self) -> Tensor:
         y = self.pool.y[self.index]
@@ -60,8 +65,9 @@ class Samples:
         """A fresh (x, y): x contiguous and normalised; images are float32, whole numbers int64, as y is."""
         x = self.pool.x.index_select(0, self.index)
         if not x.is_floating_point():
-            x = x.float() if x.dtype == torch.uint8 or self.rotate else x.long()
-        x = rotate(x, self.rotate)  # before the normalisation, so that the corners turn black
+            x = x.float() if x.dtype == torch.uint8 or self.rotate or self.turns is not None else x.long()
+        # before the normalisation, so that the corners turn black
+        x = rotate(x, self.rotate) if self.turns is None else turn_each(x, self.turns)
         if self.pool.normalisation is not None:
             factor, subtrahend = self.pool.normalisation
             x.mul_(factor).sub_(subtrahend)

@@ -11,8 +11,14 @@ from fedpac.data.scenarios import SCENARIOS, Rule, Shift
 from fedpac.errors import unknown
 
 TEST_SHARE = 0.2
+TURNING: tuple[Shift, ...] = ("rotation", "turns")
+BY_GROUP: tuple[Shift, ...] = ("labels", *TURNING)
 MOST = 1_000_000_000  # samples dealt in all: 8 GB of indices
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+def evenly_spaced_angles(shift: Shift, groups: int) -> tuple[float, ...]:
+    return tuple(360 * g / groups if shift == "rotation" else 90 * (g + 1) / groups for g in range(groups))
 
 
 class DataConfig(BaseModel):
@@ -25,7 +31,8 @@ class DataConfig(BaseModel):
     shift: Shift | None = Field(
         None,
         description="on top of the partition: 'labels' permutes the labels of each group (concept shift), 'rotation' "
-        "turns the images of each group (feature skew), 'source' gives the first half of the clients CINIC-10's images "
+        "turns the images of each group (feature skew), 'turns' turns each image at random, 'source' gives the first "
+        "half of the clients CINIC-10's images "
         "from CIFAR-10 and the second half those from ImageNet",
     )
     clients: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
@@ -80,7 +87,9 @@ class DataConfig(BaseModel):
         description="share of each client's training samples that is held out, to choose rounds and settings by; none",
     )
     angles: tuple[Annotated[float, Field(ge=-360, le=360)], ...] | None = Field(
-        None, description="shift 'rotation': degrees for each group; evenly spaced over the full turn"
+        None,
+        description="shift 'rotation': degrees for each group; evenly spaced over the full turn. "
+        "'turns': the largest of each group, either way; evenly spaced up to 90",
     )
     augment: bool | None = Field(None, description="random crops and flips in training; yes for cifar10 and cinic10")
 
@@ -148,15 +157,13 @@ class DataConfig(BaseModel):
         if usual is not None:
             self._check_classes(usual.classes)
         there = self.rule.groups(self, usual)
-        grouped = self.rule.grouped or self.shift_used in ("labels", "rotation")
+        grouped = self.rule.grouped or self.shift_used in BY_GROUP
         if self.groups is not None and not grouped:
-            raise ValueError(
-                f"groups means nothing in scenario '{self.scenario}' without a shift of labels or rotation."
-            )
+            raise ValueError(f"groups means nothing in scenario '{self.scenario}' without a shift of labels or angles.")
         if self.groups not in (None, there):
             raise ValueError(f"groups is {self.groups}, but the other keys make {there} groups.")
-        if self.angles is not None and self.shift_used != "rotation":
-            raise ValueError("angles means nothing without shift 'rotation'.")
+        if self.angles is not None and self.shift_used not in TURNING:
+            raise ValueError("angles means nothing without shift 'rotation' or 'turns'.")
         if self.angles is not None and there is not None and len(self.angles) != there:
             raise ValueError(f"angles has {len(self.angles)} values, but there are {there} groups.")
 
@@ -188,8 +195,8 @@ class DataConfig(BaseModel):
             used["path"] = self.path and self.path.expanduser().absolute()  # the run may be resumed from elsewhere
             used["test_share"] = self.test_share or TEST_SHARE
         used |= self.rule.filled(self, usual)
-        if self.shift_used in ("labels", "rotation") and (groups := self.rule.groups(self, usual)):
+        if self.shift_used in BY_GROUP and (groups := self.rule.groups(self, usual)):
             used["groups"] = groups
-            if self.shift_used == "rotation":
-                used["angles"] = self.angles or tuple(360 * g / groups for g in range(groups))
+            if self.shift_used in TURNING:
+                used["angles"] = self.angles or evenly_spaced_angles(self.shift_used, groups)
         return type(self).model_validate({**self.model_dump(), **used})

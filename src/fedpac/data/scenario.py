@@ -10,13 +10,13 @@ from torch import Tensor
 
 from fedpac.data import datasets
 from fedpac.data.clients import ClientData, Pool, Samples, Scenario
-from fedpac.data.config import DataConfig
+from fedpac.data.config import BY_GROUP, TURNING, DataConfig
 from fedpac.data.datasets import Dataset
 from fedpac.data.own import OWN, from_folder, from_owners, pooled
 from fedpac.data.partition import Ints, deal
 from fedpac.data.published import Usual
 from fedpac.data.scenarios import known
-from fedpac.data.shift import relabelling
+from fedpac.data.shift import random_turns, relabelling
 from fedpac.data.table_sites import from_tables
 from fedpac.data.validation import held_out
 from fedpac.errors import ConfigError
@@ -33,8 +33,8 @@ def build(config: DataConfig, seed: int, data_dir: Path | None = None) -> Scenar
         scenario = _dealt(config, data, seed)
     else:
         scenario = _dealt(config, datasets.load(config.dataset, data_dir), seed)
-    if len(scenario.shape) != 3 and (config.augment or config.shift == "rotation"):
-        raise ConfigError(f"augment and shift 'rotation' need images; these samples have shape {scenario.shape}.")
+    if len(scenario.shape) != 3 and (config.augment or config.shift in TURNING):
+        raise ConfigError(f"augment and shift '{config.shift}' need images; these samples have shape {scenario.shape}.")
     scenario = _shifted(scenario, config, seed)
     if config.validation_share and scenario.preprocessing is None:  # tables' sites hold out their own, by their ids
         scenario = held_out(scenario, config.validation_share, seed)
@@ -95,7 +95,7 @@ def _deal(pool: Pool, counts: Ints, stream: np.random.Generator, what: str, sour
 
 
 def _shifted(scenario: Scenario, config: DataConfig, seed: int) -> Scenario:
-    if config.shift not in ("labels", "rotation"):
+    if config.shift not in BY_GROUP:
         return scenario
     groups = known(config.groups)
     relabel = [relabelling(seed, g, scenario.classes) if config.shift == "labels" else None for g in range(groups)]
@@ -103,7 +103,13 @@ def _shifted(scenario: Scenario, config: DataConfig, seed: int) -> Scenario:
     clients = []
     for i, client in enumerate(scenario.clients):
         g = i % groups
-        train, test = (replace(part, relabel=relabel[g], rotate=angles[g]) for part in (client.train, client.test))
+
+        def shifted(part: Samples, name: str, i: int = i, g: int = g) -> Samples:
+            if config.shift == "turns":
+                return replace(part, turns=random_turns(seed, i, name, len(part), angles[g]))
+            return replace(part, relabel=relabel[g], rotate=angles[g])
+
+        train, test = shifted(client.train, "train"), shifted(client.test, "test")
         clients.append(replace(client, train=train, test=test, group=g))
     return replace(scenario, clients=clients)
 

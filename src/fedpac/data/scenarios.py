@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedpac.data.config import DataConfig
 
 T = TypeVar("T")
-Shift = Literal["none", "labels", "rotation", "source"]
+Shift = Literal["none", "labels", "rotation", "turns", "source"]
 Stream = np.random.Generator
 GROUPS = 5
 MINIMUM = 10  # samples of a client, dirichlet and natural
@@ -196,6 +196,13 @@ class FeatureSkew(Groups):
     name = "feature-skew"
     shift = "rotation"
     s = 100.0  # nothing but the features differs
+
+
+class RandomTurns(Groups):
+    """The paper's feature skew in its likelier reading: each image has an angle of its own, up to its group's."""
+
+    name = "random-turns"
+    shift = "turns"
 
 
 class CinicSep(Groups):

@@ -26,6 +26,22 @@ def rotate(x: Tensor, degrees: float) -> Tensor:
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
+def turn_each(x: Tensor, degrees: Tensor) -> Tensor:
+    """The same with an angle for every image, always interpolated."""
+    height, width = x.shape[-2:]
+    angle = torch.deg2rad(degrees).to(x.dtype)
+    cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    rows = [torch.stack([cos, -sin * height / width, zero], 1), torch.stack([sin * width / height, cos, zero], 1)]
+    grid = F.affine_grid(torch.stack(rows, 1), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def random_turns(seed: int, client: int, part: str, count: int, most: float) -> Tensor:
+    """An angle for each of a client's images, up to `most` degrees either way."""
+    drawn = numpy_stream(seed, f"turns of {part} images", client).uniform(-most, most, count)
+    return torch.from_numpy(drawn)
+
+
 def relabelling(seed: int, group: int, classes: int) -> Tensor:
     """Concept shift: the group's own permutation of the labels."""
     order: np.ndarray = numpy_stream(seed, "label shift", client=group).permutation(classes)

@@ -25,5 +25,5 @@ def hold_out(client: ClientData, number: int, share: float, seed: int) -> Client
     size = min(max(1, round(share * len(own))), len(own) - 1)
     order = torch.randperm(len(own), generator=torch_stream(seed, "validation split", number))
     chosen = torch.isin(train.index, own[order[:size]])
-    kept, held = (replace(train, index=train.index[mask]) for mask in (~chosen, chosen))
+    kept, held = (train.only(mask) for mask in (~chosen, chosen))
     return replace(client, train=kept, validation=held)
