@@ -1,5 +1,6 @@
 """Puts this folder on the import path, so that tests can say `from helpers import ...`."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,14 @@ from small_run import small
 from small_table import cells_of, experiment
 
 torch.set_num_threads(1)  # sums in one order, and no fight with the other test workers for cores
+
+
+def pytest_collection_modifyitems(items):
+    if not os.environ.get("FEDPAC_RAY_CLUSTER"):
+        elsewhere = pytest.mark.skip(reason="tests/cluster/test_ray.py runs it, on a cluster in a network namespace")
+        for item in items:
+            if item.get_closest_marker("ray"):
+                item.add_marker(elsewhere)
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpac.client import Client
 from fedpac.data.clients import ClientData, Pool, Samples
+from fedpac.engines import ENGINES
 from fedpac.message import Weights
 from fedpac.models import Classifier, copy_with
 from fedpac.task import Task
@@ -28,9 +30,13 @@ from fedpac.testing.tiny import (
 from fedpac.training import shuffled_batches
 
 __all__ = [
-    "CLASSES", "FEATURES", "INPUTS", "RECIPE", "Finished", "assert_close", "assert_equal", "batches_of", "literal_mean",
+    "CLASSES", "EVERY_ENGINE", "FEATURES", "INPUTS", "RECIPE", "Finished", "assert_close", "assert_equal", "batches_of",
+    "literal_mean",
     "literal_sgd", "literal_training", "run_federation", "tiny_data", "tiny_images", "tiny_model", "tiny_task", "visit",
 ]  # fmt: skip
+
+
+EVERY_ENGINE = [pytest.param(name, marks=pytest.mark.ray) if name == "ray" else name for name in ENGINES]
 
 
 def tiny_images() -> tuple[list[ClientData], Classifier]:

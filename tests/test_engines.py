@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -11,16 +12,16 @@ from random import Random
 import pytest
 import torch
 
-from fedpac.engines import ENGINES, AutoEngine, ProcessEngine, SerialEngine, make_engine, process
+from fedpac.engines import AutoEngine, ProcessEngine, SerialEngine, make_engine, process
 from fedpac.engines.site import Failure, Outcome
-from fedpac.errors import ConfigError, RunError, TrainingError
+from fedpac.errors import ConfigError, FedpacError, RunError, TrainingError
 from fedpac.federation import Federation, RoundLostError
 from fedpac.message import Message
 from fedpac.methods import make_method
 from fedpac.methods.fedavg import FedAvg
 from fedpac.methods.fedpac import FedPAC
 from fedpac.sampling import Only, Uniform
-from helpers import Finished, run_federation, tiny_data, tiny_task
+from helpers import EVERY_ENGINE, Finished, run_federation, tiny_data, tiny_task
 
 
 class Broken(FedAvg):
@@ -70,7 +71,7 @@ def test_workers_change_nothing(workers):
     ]
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", EVERY_ENGINE)
 def test_weights_that_are_no_numbers_name_client_and_round(name):
     with pytest.raises(TrainingError, match="client 1, round 2"):
         run_federation(Broken(deed="nan"), rounds=3, engine=partial(make_engine, name))
@@ -87,13 +88,13 @@ def test_an_answer_that_cannot_be_packed_shows_its_traceback():
         run_federation(Broken(deed="packs what cannot be packed"), rounds=3, engine=two_workers)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
 def test_a_mistake_in_a_method_shows_its_traceback(engine):
     with pytest.raises(RuntimeError, match=r"(?s)client 1, round 2.*in fit.*ZeroDivisionError: a mistake in a method"):
         run_federation(Broken(deed="raises"), rounds=3, engine=partial(make_engine, engine))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY_ENGINE)
 def test_rounds_go_on_without_a_client_that_fails(engine):
     finished = run_federation(Broken(deed="raises"), rounds=3, min_replies=3, engine=partial(make_engine, engine))
     failed = [[(f.client, f.cause, f.kind) for f in report.failed] for report in finished.reports]
@@ -244,6 +245,12 @@ def test_auto_sends_short_visits_nowhere(monkeypatch, short, stays):
 def test_an_unknown_engine_is_named():
     with pytest.raises(ConfigError, match="Did you mean 'serial'"):
         make_engine("serail", tiny_task(4), FedAvg(), tiny_data())
+
+
+def test_where_ray_is_missing_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(FedpacError, match=r"pip install 'fedpac\[ray\]'"):
+        make_engine("ray", tiny_task(4), FedAvg(), tiny_data())
 
 
 def test_serial_leaves_torch_as_it_was():

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedpac.config import RunConfig, ServerConfig, check_selection
 from fedpac.data.clients import ClientData, Scenario
 from fedpac.data.config import DataConfig
-from fedpac.data.own import ArrayLike, from_arrays
+from fedpac.data.own import ArrayLike, from_arrays, of_newcomer
 from fedpac.data.scenario import build
 from fedpac.data.validation import held_out
 from fedpac.engines import make_engine
@@ -31,9 +31,9 @@ from fedpac.files import explained, write_atomically
 from fedpac.methods import Method, make_method
 from fedpac.methods.base import Which
 from fedpac.metrics import headline
+from fedpac.newcomers import Reception
 from fedpac.recipe import Recipe
-from fedpac.runs.checkpoint import read_checkpoint
-from fedpac.runs.execute import fingerprint, make_task
+from fedpac.runs.execute import make_task, saved_state
 from fedpac.runs.folder import CHECKPOINT, SELECTED, RunStore
 from fedpac.sampling import Sampler, Uniform
 from fedpac.selection import Selection
@@ -199,10 +199,9 @@ def load_run(
         raise RunError(f"{path}: the clients' data and models are at their sites, in the folder given to 'fedpac join'")
     if selected and not config.validation_share:
         raise RunError(f"{path} was run without validation data to choose a round by: set data.validation_share")
-    file = path / (SELECTED if selected else CHECKPOINT)
-    if not file.exists():
+    saved = saved_state(store, config, SELECTED if selected else CHECKPOINT)
+    if saved is None:
         raise RunError(f"{path} has no checkpoint yet: continue it with 'fedpac resume {path}'")
-    saved = read_checkpoint(file, fingerprint(config))
     scenario = build(config.data, config.run.seed, Path(data_dir) if data_dir else store.data_dir())
     task = make_task(config, scenario, device="cpu")  # wherever it was trained
     server = Server(task, saved.server)
@@ -266,6 +265,22 @@ class Result:
             module = site.model_of(client, which, self.server.round + 1, self.method.send(self.server, client))
         data = self.scenario.clients[client]
         return ClientModel(module.eval().to("cpu"), client, which, self.method.name, data, self.task)
+
+    def welcome(self, x: "ArrayLike | None" = None, y: "ArrayLike | None" = None) -> "ClientModel":
+        """The model of a client that never took part, from its labelled samples, as many as it has.
+
+        With FedPAC it tells the statistics of their features and gets the body and a head combined for it; nothing is
+        trained. `method.newcomer()` says what other methods give, and whether samples are needed.
+
+            result.welcome(x, y).predict(x_new)
+        """
+        like, client = self.scenario.clients[0], len(self)
+        own = of_newcomer(x, y, like, self.task.classes)
+        site = Site(self.task, self.method, {client: own}, MemoryStore())
+        with one_thread():
+            down = Reception(self.method, self.server).welcome(client, len(own.train), site.work)
+            module = site.model_of(client, "new", self.server.round + 1, down)
+        return ClientModel(module.eval().to("cpu"), client, "received", self.method.name, like, self.task)
 
 
 class Models(Sequence["ClientModel"]):

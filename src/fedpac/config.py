@@ -1,7 +1,7 @@
 """One validated experiment config: TOML in, TOML out. A wrong key or value names itself and what is allowed."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -26,15 +26,16 @@ SiteName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]  
 HOW = {"engine", "device", "workers", "deadline", "min_replies", "checkpoint_every"}  # of RunConfig
 YOUNGER = {  # keys that came later, by section
     "data": {"validation_share"},
-    "federation": {"validation_share"},
+    "federation": {"joined", "validation_share"},
     "training": {
         "optimizer", "schedule", "warmup", "step_every", "step_factor", "clip", "class_weights", "label_smoothing",
     },
     "run": {
         "personal_every", "evaluate_absentees", "evaluate_clients", "everybody_last", "metrics", "select_by",
-        "patience",
+        "patience", "ended",
     },
 }  # fmt: skip
+LONGEST_GUESS = 10_000  # rounds
 LONGEST = 32_768  # characters: the time to parse TOML grows with the square of what a stranger writes
 
 
@@ -75,6 +76,10 @@ class RunConfig(BaseModel):
     patience: Annotated[
         int | None, Field(ge=1, description="stop after so many evaluations without a better one on validation data")
     ] = None
+    ended: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...] | None,
+        Field(description="rounds that were the run's last, before it was extended; they count as last ones still"),
+    ] = None
     min_replies: Annotated[
         int | None,
         Field(ge=1, description="a round with fewer does not count; if not given, any client that fails ends the run"),
@@ -84,7 +89,7 @@ class RunConfig(BaseModel):
     ] = None
     checkpoint_every: Annotated[int, Field(ge=1, description="rounds between checkpoints")] = 10
     engine: Annotated[
-        Literal["auto", "process", "serial", "flower"], Field(description="where clients are trained")
+        Literal["auto", "process", "serial", "ray", "flower"], Field(description="where clients are trained")
     ] = "auto"
     device: Annotated[
         str, Field(description="what clients are trained on: cpu, or a device of torch's such as cuda")
@@ -159,12 +164,28 @@ class FederationConfig(BaseModel):
         float | None, Field(gt=0, lt=1, description="share of each site's training samples that is held out; none")
     ] = None
 
+    joined: Annotated[
+        dict[SiteName, Annotated[int, Field(ge=0)]] | None,
+        Field(description="sites that were not there from the start, and after which round they came"),
+    ] = None
+    left: Annotated[
+        tuple[SiteName, ...] | None,
+        Field(description="sites that are not asked any more; their numbers stay theirs"),
+    ] = None
+
     @field_validator("sites")
     @classmethod
     def _different(cls, sites: tuple[str, ...]) -> tuple[str, ...]:
         if twice := next((name for name in sites if sites.count(name) > 1), None):
             raise ValueError(f"the site '{twice}' is there twice.")
         return sites
+
+    def before(self, round: int) -> "FederationConfig":
+        """The federation without those who came after this round."""
+        came = self.joined or {}
+        sites = tuple(site for site in self.sites if came.get(site, -1) < round)
+        joined = {site: after for site, after in came.items() if site in sites} or None
+        return self.model_copy(update={"sites": sites, "joined": joined})
 
 
 class Config(BaseModel):
@@ -193,6 +214,8 @@ class Config(BaseModel):
             del values["server"]
         if self.federation is None:
             del values["federation"]
+        else:
+            del values["federation"]["left"]  # who has left is as who does not answer
         for name, younger in YOUNGER.items():
             if (section := getattr(self, name)) is None:
                 continue
@@ -210,6 +233,52 @@ class Config(BaseModel):
     @property
     def validation_share(self) -> float | None:
         return self.data.validation_share if self.federation is None else self.federation.validation_share
+
+    def extended(self, rounds: int, finished: bool) -> "Config":
+        """The same run with more rounds. If it is finished, its last round is remembered where that made it another one
+        than it would have been: evaluated out of turn, or with everybody in it."""
+        run = self.run
+        cadences = [run.evaluate_every, *([run.personal_every] if run.personal_every else [])]
+        out_of_turn = any(run.rounds % every for every in cadences)
+        special = finished and (out_of_turn or (run.everybody_last and run.participation < 1))
+        ended = ((*(run.ended or ()), run.rounds) if special else run.ended) or None
+        return self.model_copy(update={"run": run.model_copy(update={"rounds": rounds, "ended": ended})})
+
+    @property
+    def can_be_extended(self) -> bool:
+        """Whether a round depends on nothing that is to come: a rate that falls to zero in the last round does."""
+        return self.training.schedule != "cosine"
+
+    def with_sites(self, add: Sequence[str], remove: Sequence[str], round: int) -> "Config":
+        """The same federation after this round with other sites. A site that comes back has the number it had."""
+        federation = self.federation
+        assert federation is not None
+        known, left = federation.sites, set(federation.left or ())
+        if strangers := set(remove) - set(known):
+            raise ConfigError(unknown("site", min(strangers), known))
+        if there := set(add) & set(known) - left:
+            raise ConfigError(f"site '{min(there)}' takes part already")
+        new = [site for site in add if site not in known]
+        joined = {**(federation.joined or {}), **dict.fromkeys(new, round)} or None
+        gone = tuple(site for site in known if site in (left | set(remove)) - set(add)) or None
+        if len(gone or ()) == len(known) + len(new):
+            raise ConfigError("all sites would have left")
+        update = {"sites": (*known, *new), "joined": joined, "left": gone}
+        return self.model_copy(update={"federation": federation.model_copy(update=update)})
+
+    def earlier(self, round: int) -> "Iterator[Config]":
+        """What the config may have been when this round was saved: before the run was extended, or sites joined. Up to
+        its end, a run is the same however long it is meant to be."""
+        came = self.federation is not None and round in (self.federation.joined or {}).values()
+        federations = (
+            [self.federation, self.federation.before(round)] if came and self.federation else [self.federation]
+        )
+        shorter = range(round, min(self.run.rounds, round + LONGEST_GUESS)) if self.can_be_extended else ()
+        for rounds in (self.run.rounds, *shorter):
+            ended = tuple(end for end in self.run.ended or () if end < rounds) or None
+            run = self.run.model_copy(update={"rounds": rounds, "ended": ended})
+            for federation in federations:
+                yield self.model_copy(update={"run": run, "federation": federation})
 
     def make_method(self) -> Method:
         settings = dict(self.method)

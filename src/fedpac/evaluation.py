@@ -36,8 +36,9 @@ class Evaluation:
     def plan(self, task: Task, round: int, chosen: Sequence[int], available: Sequence[int]) -> Plan:
         personal_every = self.every if self.personal_every is None else self.personal_every
         asked = self._drawn(task, round, available)
-        received = asked if is_due(round, self.every, task.rounds) else []
-        personal = set(asked) if personal_every and is_due(round, personal_every, task.rounds) else set()
+        received = asked if is_due(round, self.every, task.is_last(round)) else []
+        due = personal_every and is_due(round, personal_every, task.is_last(round))
+        personal = set(asked) if due else set()
         return Plan(list(received), personal if self.absentees else personal & set(chosen))
 
     def _drawn(self, task: Task, round: int, available: Sequence[int]) -> Sequence[int]:
@@ -47,5 +48,5 @@ class Evaluation:
         return sorted(available[place] for place in drawn[: self.clients].tolist())
 
 
-def is_due(round: int, every: int, last: int) -> bool:
-    return round % every == 0 or round == last
+def is_due(round: int, every: int, last: bool) -> bool:
+    return last or round % every == 0

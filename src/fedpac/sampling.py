@@ -28,7 +28,7 @@ class Uniform:
     everybody_last: bool = True
 
     def choose(self, task: Task, round: int, available: Sequence[int]) -> list[int]:
-        if self.everybody_last and round >= task.rounds:
+        if self.everybody_last and task.is_last(round):
             return list(available)
         count = max(1, min(len(available), int(self.share * task.clients + 0.5)))
         drawn = torch.randperm(len(available), generator=torch_stream(task.seed, "sampling", round=round))

@@ -36,6 +36,7 @@ class Task:
     sample   one input of the network, which must fit it; of floats, zeros will do
     mods     what stands between the method and the wire, at both ends
     metrics  what clients measure of their models beside accuracy and loss
+    ended    rounds that were the last ones, before there were to be more
 
     Messages, states and all that the server has are on the CPU; a client's visit is on the device from end to end.
     """
@@ -52,6 +53,7 @@ class Task:
         sample: Tensor | None = None,
         mods: Sequence[Mod] = (),
         metrics: Sequence[str] = (),
+        ended: Sequence[int] = (),
     ) -> None:
         check_model(model)
         self.device = usable_device(device)
@@ -66,12 +68,17 @@ class Task:
         self.seed = seed
         self.clients = clients
         self.rounds = rounds
+        self.ended = frozenset(ended)
         self.mods = tuple(mods)
         self.metrics = check_names(metrics, classes)
         # a network for whole numbers such as tokens gets them as they are; to any other they are floats
         self.floats_only = sample is not None and wants_floats(self.model, sample, self.dtype)
         # d, the length of the body's output; None where no sample is known
         self.features = None if sample is None else check_fits(self.model, self.cast(sample), classes)
+
+    def is_last(self, round: int) -> bool:
+        """Whether everybody takes part and is evaluated, as after the last round."""
+        return round >= self.rounds or round in self.ended
 
     def cast(self, x: Tensor) -> Tensor:
         """Samples as the network takes them: floats in its precision, whole numbers such as tokens as they are."""

@@ -57,7 +57,7 @@ def test_all_of_the_papers_methods_are_here():
 
 
 def test_no_engine_is_left_out():
-    assert {"serial"} | {engine for engine, _ in WAYS} == set(ENGINES)
+    assert {"serial", "ray"} | {engine for engine, _ in WAYS} == set(ENGINES)
 
 
 @pytest.mark.parametrize("name", list_methods())
@@ -69,3 +69,12 @@ def test_five_rounds_on_digits_are_the_same_in_every_engine(name):
         found = run(name, engine, workers)
         assert found.scores() == oracle.scores(), f"{engine}, {workers} workers"
         assert found.bytes() == oracle.bytes(), f"{engine}, {workers} workers"
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list_methods())
+def test_five_rounds_on_digits_are_the_same_on_a_cluster(name):
+    found, oracle = run(name, "ray"), run(name, "serial")
+    assert found.scores() == oracle.scores()
+    assert found.bytes() == oracle.bytes()

@@ -5,12 +5,13 @@ from functools import partial
 
 import pytest
 
-from fedpac.engines import ENGINES, SerialEngine, make_engine
+from fedpac.engines import SerialEngine, make_engine
 from fedpac.testing import check_engine
 from fedpac.testing.engines import Apart, Recording, Reversed, Shuffled
+from helpers import EVERY_ENGINE
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", EVERY_ENGINE)
 def test_the_engines_of_the_package(name):
     assert [str(verdict) for verdict in check_engine(partial(make_engine, name)) if not verdict.passed] == []
 

@@ -78,6 +78,13 @@ def _explain_method(cls: type[Method]) -> None:
         (f"then, to predict ({cls.reported})", passes(cost.predicting)),
     ):
         out.print(f"  {what}: {text}", soft_wrap=True)
+    new = cls().newcomer()
+    out.print("\n[bold]A client that never took part[/] gets")
+    for what, text in (
+        ("with labelled samples", new.labelled or "nothing: it must take part in rounds"),
+        ("without", new.without or "nothing"),
+    ):
+        out.print(f"  {what}: {escape(text)}", soft_wrap=True)
 
 
 def _allowed(field: Any) -> str:

@@ -52,7 +52,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Names every random stream of the run.")] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds, from --seed on: a folder each, and one row.", min=1)] = 1,
     participation: Annotated[float | None, typer.Option(help="Share of clients in a round.")] = None,
-    engine: Annotated[str | None, typer.Option(help="auto, process, serial, flower: the same numbers.")] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, process, serial, ray, flower: the same numbers.")] = None,
     validation: Annotated[
         float | None, typer.Option(help="Share of each client's training data to choose the round by.")
     ] = None,

@@ -64,10 +64,41 @@ def combination_weights(
         alpha = np.concatenate(rows)
     else:
         if covariance == "pooled":
-            pooled = torch.stack([s.n * s.second_moment for s in statistics]).sum(0) / sum(s.n for s in statistics)
-            statistics = _whitened(statistics, pooled, ridge)
+            statistics = _whitened(statistics, pooled_moment(statistics), ridge)
         alpha = solve_simplex_qps(*quadratic_form(statistics), begin)
     return torch.from_numpy(_without_small(alpha, cutoff))
+
+
+@span("combination weights")
+def newcomer_weights(
+    statistics: Sequence[FeatureStatistics],
+    newcomer: FeatureStatistics,
+    covariance: Covariance = "identity",
+    centre: bool = False,
+    ridge: float = 1e-3,
+    cutoff: float = 1e-3,
+    clients: Sequence[int] | None = None,
+) -> Tensor:
+    """The weights (m; float64) of m clients' classifiers in that of a newcomer, who has none to add to them.
+
+    The same objective as in `combination_weights`, with the newcomer's h and the participants' alone to choose from.
+    """
+    everybody = [*statistics, newcomer]
+    _check(everybody, covariance, [*(range(len(statistics)) if clients is None else clients), "that is new"])
+    if centre:
+        origin = global_mean(statistics)
+        everybody = [s.centred(origin) for s in everybody]
+    if covariance != "identity":
+        moment = everybody[-1].second_moment if covariance == "local" else pooled_moment(everybody[:-1])
+        everybody = _whitened(everybody, moment, ridge)
+    Q, C = quadratic_form(everybody)
+    alpha = solve_simplex_qps(Q[:-1, :-1], C[-1:, :-1])
+    return torch.from_numpy(_without_small(alpha, cutoff)[0])
+
+
+def pooled_moment(statistics: Sequence[FeatureStatistics]) -> Tensor:
+    """The second moment over all samples of all clients."""
+    return torch.stack([s.n * s.second_moment for s in statistics]).sum(0) / sum(s.n for s in statistics)
 
 
 def quadratic_form(statistics: Sequence[FeatureStatistics]) -> tuple[Array, Array]:
@@ -102,7 +133,7 @@ def _without_small(alpha: Array, cutoff: float) -> Array:
     return np.asarray(kept / kept.sum(axis=1, keepdims=True))
 
 
-def _check(statistics: Sequence[FeatureStatistics], covariance: str, clients: Sequence[int]) -> None:
+def _check(statistics: Sequence[FeatureStatistics], covariance: str, clients: Sequence[object]) -> None:
     if not statistics:
         raise DataError("combination weights need the statistics of at least one client")
     if len(statistics) > MOST_CLIENTS:

@@ -73,6 +73,11 @@ class Samples:
             x.mul_(factor).sub_(subtrahend)
         return x, self.labels()
 
+    def alone(self) -> "Samples":
+        """The same samples in a pool of their own, to be sent elsewhere without everybody else's."""
+        own = replace(self.pool, x=self.pool.x.index_select(0, self.index), y=self.pool.y.index_select(0, self.index))
+        return replace(self, pool=own, index=torch.arange(len(self)))
+
     def black(self) -> Tensor:
         """The normalised value of a black pixel in every channel: the border that random crops show."""
         mean, std = self.pool.mean, self.pool.std
@@ -89,6 +94,9 @@ class ClientData:
     group: int | None = None  # clients of one group share distribution and shift
     name: str = ""
     validation: Samples | None = None  # held out of the training part, to choose by
+
+    def alone(self) -> "ClientData":
+        return replace(self, train=self.train.alone(), test=self.test.alone())
 
 
 @dataclass(frozen=True, eq=False)

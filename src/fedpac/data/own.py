@@ -84,6 +84,26 @@ def from_arrays(
     return _assemble(shares, classes, "own arrays")
 
 
+def of_newcomer(x: "ArrayLike | None", y: "ArrayLike | None", like: ClientData, classes: int) -> ClientData:
+    """Training samples in the form of a participant's, with the same normalisation; none where x is not given."""
+    pool = like.train.pool
+    none = Samples(pool, torch.empty(0, dtype=torch.int64))
+    if x is None or y is None:
+        if x is not y:
+            raise DataError("the newcomer: x and y belong together; leave both out where there are no labels.")
+        return ClientData(none, none, like.augment)
+    x, y = _pair(x, y, "the newcomer")
+    if not (pool.x.dtype == torch.uint8 and x.is_floating_point()):  # floats are taken for normalised images
+        _same_form(pool.x, x, "the newcomer")
+    elif x.shape[1:] != pool.x.shape[1:]:
+        raise DataError(f"the newcomer: x has shape {tuple(x.shape)}, samples have {tuple(pool.x.shape[1:])}.")
+    if y.max() >= classes:
+        raise DataError(f"the newcomer: y has the label {int(y.max())}, allowed are 0 to {classes - 1}.")
+    raw = x.dtype == torch.uint8
+    own = Pool(x.contiguous(), y, pool.mean if raw else None, pool.std if raw else None)
+    return ClientData(Samples(own, torch.arange(len(y))), none, like.augment)
+
+
 def from_folder(path: Path | str, seed: int = 0, test_share: float = 0.2, min_samples: int = 2) -> Scenario:
     """A scenario from a folder that holds one entry per client. Entries are taken in the order of their names.
 

@@ -6,6 +6,7 @@ from typing import TypeAlias
 from fedpac.engines.auto import AutoEngine
 from fedpac.engines.base import Engine, Simulation
 from fedpac.engines.process import ProcessEngine
+from fedpac.engines.ray import RayEngine
 from fedpac.engines.serial import SerialEngine
 from fedpac.engines.site import DataSource
 from fedpac.errors import ConfigError, unknown
@@ -25,10 +26,11 @@ def _serial(task: Task, method: Method, source: DataSource, workers: int | None,
 ENGINES: dict[str, Factory] = {
     "auto": AutoEngine,
     "process": ProcessEngine,
+    "ray": RayEngine,
     "serial": _serial,
 }
 
-__all__ = ["ENGINES", "AutoEngine", "Engine", "ProcessEngine", "SerialEngine", "Simulation", "make_engine"]
+__all__ = ["ENGINES", "AutoEngine", "Engine", "ProcessEngine", "RayEngine", "SerialEngine", "Simulation", "make_engine"]
 
 
 def make_engine(

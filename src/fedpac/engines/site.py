@@ -23,7 +23,7 @@ from fedpac.training import assess
 
 CPU = torch.device("cpu")  # where messages and states are between visits
 
-Kind: TypeAlias = Literal["learn", "learn-and-score", "rehearse", "receive"]
+Kind: TypeAlias = Literal["learn", "learn-and-score", "rehearse", "receive", "introduce"]
 Assessed: TypeAlias = tuple[tuple[float, float] | None, dict[str, float]]  # (accuracy, loss), and what else is measured
 Cause: TypeAlias = Literal["error", "deadline", "lost", "refused", "absent"]
 
@@ -42,6 +42,7 @@ class Job:
     learn-and-score  the same, and score the personal model on the client's test data
     rehearse         score the personal model that training would give; nothing is kept and nothing answered
     receive          score the model as received
+    introduce        say what a newcomer says of itself
     """
 
     kind: Kind
@@ -129,6 +130,9 @@ class Site:
         down = Message(**moved(passage.message, self.task.device))
         up, score = None, None
         measured: dict[str, float] = {}
+        if job.kind == "introduce":
+            hello = returned(self.method, "introduce", self.method.introduce(client, down), Message, "a Message")
+            return passage.back(Message(**moved(hello, CPU))), (None, {}), {}
         if job.kind == "receive":
             score, measured = assess(client, self._given("received", client, down))
         else:
@@ -146,12 +150,14 @@ class Site:
         model = getattr(self.method, which)(client, *messages)
         return returned(self.method, which, model, nn.Module, "the model that the client predicts with")
 
-    def model_of(self, client: int, which: Which, round: int, down: Message) -> nn.Module:
-        """What the client would predict with on hearing `down`; nothing is kept."""
+    def model_of(self, client: int, which: Which | Literal["new"], round: int, down: Message) -> nn.Module:
+        """What the client would predict with on hearing `down`, a 'new' one on being welcomed; nothing is kept."""
         visitor = self.open(client, round, copy.deepcopy(self.store.newest(client)))
         context = Context(client, round, visitor.state)
         arrived = into_client(self.task.mods, out_of_server(self.task.mods, down, context).message, context).message
         down = Message(**moved(arrived, self.task.device))
+        if which == "new":
+            return self.method.arrival(visitor, down)
         if which == "received":
             return self.method.received(visitor, down)
         return self.method.personal(visitor, down, self.method.local(visitor, down))

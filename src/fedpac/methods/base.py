@@ -1,6 +1,7 @@
 """What a method is: frozen hyper-parameters and a few short functions. It stores nothing on itself."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
@@ -42,6 +43,18 @@ def returned(method: "Method", function: str, value: Any, kind: type[T], expecte
         given = "nothing" if value is None else f"a {type(value).__name__}"
         raise ConfigError(f"method {method.name}: {function}() returned {given}; expected {expected}")
     return value
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """What a client gets that never took part, in words.
+
+    labelled   where it has labelled samples of its own; empty: the method shares nothing that predicts
+    without    where it has none; empty: then it gets nothing
+    """
+
+    labelled: str = ""
+    without: str = ""
 
 
 class Method(BaseModel, ABC):
@@ -118,3 +131,28 @@ class Method(BaseModel, ABC):
     def peer_weights(self, server: Server) -> list[tuple[int, int, float]]:
         """(client, peer, weight) of the last merge, for methods that weigh peers."""
         return []
+
+    def grow(self, server: Server, before: int) -> None:
+        """Clients have come to stay: the server's state was made for fewer, and is now for `server.task.clients`."""
+
+    # --- a client that never took part ---
+
+    def newcomer(self) -> Newcomer:
+        """What a newcomer gets."""
+        return Newcomer()
+
+    def welcome(self, server: Server, hello: Message | None = None) -> Message:
+        """What the server sends to a newcomer: first without, and then in answer to what it said of itself."""
+        raise NotImplementedError(f"method {self.name}: newcomer() promises a model, but there is no welcome()")
+
+    def introduce(self, client: Client, down: Message) -> Message:
+        """What a newcomer says of itself, once. Where that is nothing, the first message is all it gets."""
+        return Message()
+
+    def introduction(self, server: Server) -> Description:
+        """What that must look like, for the server to check it."""
+        return {}
+
+    def arrival(self, client: Client, down: Message) -> nn.Module:
+        """The model that a newcomer predicts with. Where it has no labelled samples, `client.n` is 0."""
+        return self.received(client, down)

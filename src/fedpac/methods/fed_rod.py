@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from fedpac.client import Client
 from fedpac.message import Message, Weights
+from fedpac.methods.base import Newcomer
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import load_into, section, weights_of
 from fedpac.server import Server
@@ -86,6 +87,17 @@ class FedRoD(FedAvg):
 
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         return self.received(client, up)
+
+    def newcomer(self) -> Newcomer:
+        if self.variant == "linear":
+            return Newcomer("the generic model", "the generic model")
+        return Newcomer("both heads: the hyper-network makes one from its class frequencies", "the generic model")
+
+    def arrival(self, client: Client, down: Message) -> nn.Module:
+        if client.n:
+            return self.received(client, down)
+        generic = {name: tensor for name, tensor in down.weights("w").items() if name in client.initial}
+        return client.with_weights(generic)
 
 
 class TwoHeads(nn.Module):

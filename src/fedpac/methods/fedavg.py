@@ -6,7 +6,7 @@ from torch import nn
 
 from fedpac.client import Client
 from fedpac.message import Message, Weights
-from fedpac.methods.base import Method, returned
+from fedpac.methods.base import Method, Newcomer, returned
 from fedpac.models import Section, section, without
 from fedpac.replies import SAMPLES, Description, like
 from fedpac.server import Server
@@ -70,3 +70,18 @@ class FedAvg(Method):
 
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         return client.with_weights(self.assemble(client, up))
+
+    def newcomer(self) -> Newcomer:
+        if self.shared == "all":
+            return Newcomer("the global model", "the global model")
+        return (
+            Newcomer() if self.shared == "none" else Newcomer(f"the {self.shared}; it trains for one round by itself")
+        )
+
+    def welcome(self, server: Server, hello: Message | None = None) -> Message:
+        return Message(w=server.weights("w")) if self.shared != "none" else super().welcome(server, hello)
+
+    def arrival(self, client: Client, down: Message) -> nn.Module:
+        if self.shared == "all":  # whatever a participant adds of its own, a newcomer has none
+            return client.with_weights(down.weights("w"))
+        return self.personal(client, down, self.local(client, down))

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedpac.client import Client
 from fedpac.message import Message
-from fedpac.methods.base import Which
+from fedpac.methods.base import Newcomer, Which
 from fedpac.methods.fedavg import FedAvg
 from fedpac.training import train
 
@@ -32,3 +32,9 @@ class FedAvgFT(FedAvg):
             return super().personal(client, down, up)  # fine-tuning as local training does it has been done already
         tuned = train(client, self.assemble(client, down), part=self.depth, epochs=self.epochs, lr=self.lr)
         return client.with_weights(tuned)
+
+    def newcomer(self) -> Newcomer:
+        return Newcomer("the global model, which it fine-tunes", "the global model")
+
+    def arrival(self, client: Client, down: Message) -> nn.Module:
+        return self.personal(client, down, self.local(client, down)) if client.n else super().arrival(client, down)

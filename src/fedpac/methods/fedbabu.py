@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from fedpac.client import Client
 from fedpac.message import Message
+from fedpac.methods.base import Newcomer
 from fedpac.methods.fedavg_ft import FedAvgFT
 from fedpac.models import Section, section
 from fedpac.training import train
@@ -25,3 +26,6 @@ class FedBABU(FedAvgFT):
         # No client ever stores a head, so assemble() gives all of them the initial one.
         w = train(client, self.assemble(client, down), part="body")
         return Message(w=section(w, "body"), n=client.n)
+
+    def newcomer(self) -> Newcomer:
+        return Newcomer("the body under the head that everybody began with; it fine-tunes both")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedpac.client import Client
 from fedpac.message import Message, Weights
-from fedpac.methods.base import Method
+from fedpac.methods.base import Method, Newcomer
 from fedpac.models import reinitialised
 from fedpac.randomness import stream_seed
 from fedpac.replies import SAMPLES, Description, like
@@ -57,12 +57,14 @@ class FedEM(Method):
     def e_step(self, client: Client, down: Message) -> tuple[Tensor, Tensor]:
         """q (n, M) and pi (M), from the client's last pi, or equal shares if it has none."""
         x, y = client.train_set
-        equal = torch.full((self.components,), 1 / self.components, dtype=torch.float64, device=client.device)
-        pi = client.tensor("pi", equal)
+        pi = client.tensor("pi", self.equal_shares(client))
         losses = [
             F.cross_entropy(logits(client.with_weights(w), x).double(), y, reduction="none") for w in self.parts(down)
         ]
         return expectation(torch.stack(losses, dim=1), pi)
+
+    def equal_shares(self, client: Client) -> Tensor:
+        return torch.full((self.components,), 1 / self.components, dtype=torch.float64, device=client.device)
 
     def m_step(self, client: Client, down: Message, q: Tensor, epochs: int | None = None) -> list[Weights]:
         return [
@@ -92,6 +94,17 @@ class FedEM(Method):
 
     def mixture(self, client: Client, parts: list[Weights], pi: Tensor) -> nn.Module:
         return Mixture([client.own_model(w) for w in parts], pi)
+
+    def newcomer(self) -> Newcomer:
+        return Newcomer("the components, in shares from an E-step on its samples", "the components in equal shares")
+
+    def welcome(self, server: Server, hello: Message | None = None) -> Message:
+        return Message(**server.state)
+
+    def arrival(self, client: Client, down: Message) -> nn.Module:
+        if client.n:
+            return self.received(client, down)
+        return self.mixture(client, self.parts(down), self.equal_shares(client))
 
 
 def expectation(losses: Tensor, pi: Tensor) -> tuple[Tensor, Tensor]:

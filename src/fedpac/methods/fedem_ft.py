@@ -7,7 +7,7 @@ from torch import nn
 
 from fedpac.client import Client
 from fedpac.message import Message
-from fedpac.methods.base import Which
+from fedpac.methods.base import Newcomer, Which
 from fedpac.methods.fedem import FedEM
 
 
@@ -31,3 +31,9 @@ class FedEMFT(FedEM):
             return super().personal(client, down, up)
         tuned = self.m_step(client, down, client.tensor("q"), self.epochs)
         return self.mixture(client, tuned, client.tensor("pi"))
+
+    def newcomer(self) -> Newcomer:
+        return Newcomer(f"{super().newcomer().labelled}, which it fine-tunes", super().newcomer().without)
+
+    def arrival(self, client: Client, down: Message) -> nn.Module:
+        return self.personal(client, down, self.local(client, down)) if client.n else super().arrival(client, down)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedpac.client import Client
 from fedpac.errors import ConfigError
 from fedpac.message import Message, Weights
-from fedpac.methods.base import Method, Which
+from fedpac.methods.base import Method, Newcomer, Which
 from fedpac.replies import Description, TensorLike, like
 from fedpac.server import Server
 from fedpac.training import evaluate, flatten, shuffled_batches, train
@@ -51,7 +51,9 @@ class FedFomo(Method):
         server.state["affinity"] = torch.eye(server.task.clients)
 
     def send(self, server: Server, client: int) -> Message:
-        peers = self.candidates(server, client)
+        return self.models_of(server, self.candidates(server, client))
+
+    def models_of(self, server: Server, peers: list[int]) -> Message:
         models = {f"model {j}": server.weights(f"model {j}") for j in peers}
         return Message(peers=torch.tensor(peers, dtype=torch.int64), **models)
 
@@ -144,3 +146,16 @@ class FedFomo(Method):
 
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         return client.with_weights(client.weights("theta"))
+
+    def grow(self, server: Server, before: int) -> None:
+        affinity = torch.eye(server.task.clients)
+        affinity[:before, :before] = server.tensor("affinity")
+        server.state["affinity"] = affinity
+
+    def newcomer(self) -> Newcomer:
+        return Newcomer("models of M - 1 random clients, weighed on its samples as a participant weighs them")
+
+    def welcome(self, server: Server, hello: Message | None = None) -> Message:
+        known = [j for j in range(server.task.clients) if f"model {j}" in server.state]
+        order = torch.randperm(len(known), generator=server.stream("newcomer"))
+        return self.models_of(server, sorted(known[r] for r in order[: self.models - 1].tolist()))

@@ -4,17 +4,18 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpac.client import Client
 from fedpac.collaboration.centroids import Centroids, alignment_targets, global_centroids, local_centroids, renewed
 from fedpac.collaboration.statistics import FeatureStatistics, feature_statistics
-from fedpac.collaboration.weights import Covariance, combination_weights
+from fedpac.collaboration.weights import Covariance, combination_weights, newcomer_weights
+from fedpac.errors import RunError
 from fedpac.message import Message, Weights
-from fedpac.methods.base import centroids_like
+from fedpac.methods.base import Newcomer, centroids_like
 from fedpac.methods.fedrep import FedRep
 from fedpac.models import section
-from fedpac.replies import HUGE, Description, TensorLike, class_counts, class_means, like
+from fedpac.replies import HUGE, SAMPLES, Description, TensorLike, class_counts, class_means, like
 from fedpac.server import Server
 from fedpac.training import Loss, aligned_cross_entropy, cross_entropy
 from fedpac.weights import weighted_sum
@@ -58,19 +59,22 @@ class FedPAC(FedRep):
         return {**down.weights("w"), **down.weights("head")}
 
     def local(self, client: Client, down: Message) -> Message:
-        labels = client.train_set[1]
         w = self.assemble(client, down)
         z = self.look(client, w, "head")
-        statistics = feature_statistics(z, labels, client.classes, covariance=self.covariance != "identity")
+        statistics = self.statistics(client, z)
         w = self.head_then_body(client, w, z, self.body_loss(client, down, z))
-        centroids = local_centroids(self.look(client, w, "centroids"), labels, client.classes)
+        centroids = local_centroids(self.look(client, w, "centroids"), client.train_set[1], client.classes)
         return Message(
             w=section(w, "body"),
             head=section(w, "head"),
-            statistics=statistics.to_tensors(),
+            statistics=statistics,
             centroids=centroids.to_tensors(),
             n=client.n,
         )
+
+    def statistics(self, client: Client, z: Tensor) -> Weights:
+        whole = self.covariance != "identity"
+        return feature_statistics(z, client.train_set[1], client.classes, covariance=whole).to_tensors()
 
     def body_loss(self, client: Client, down: Message, z: Tensor) -> Loss:
         if not self.alignment or self.lam == 0 or "centroids" not in down:
@@ -80,19 +84,12 @@ class FedPAC(FedRep):
         return aligned_cross_entropy(self.lam, alignment_targets(shared, own))
 
     def replies(self, server: Server, client: int, down: Message) -> Description:
-        task, d = server.task, server.task.features
-        whole = self.covariance != "identity"
-        scatter = TensorLike(torch.float64, (d, d) if whole else (), -HUGE if whole else 0.0, HUGE, moment=whole)
-        statistics = {
-            "counts": class_counts(task.classes, of="n"),
-            "means": class_means(task.classes, d, torch.float64),
-            "scatter": scatter,
-        }
+        task = server.task
         own = {
             "head": like(section(task.initial, "head"), task.buffers),
             "centroids": centroids_like(server, "centroids"),
         }
-        return {**super().replies(server, client, down), **own, "statistics": statistics}
+        return {**super().replies(server, client, down), **own, **self.introduction(server)}
 
     def sums(self) -> tuple[str, ...]:
         return ("w", "head")
@@ -111,6 +108,15 @@ class FedPAC(FedRep):
             server.state[f"head.{i}"] = weighted_sum([heads[j] for j in used], list(used.values()))  # eq. (g_agg)
             rows += [(i, ids[j], weight) for j, weight in used.items()]
         server.state["alpha"] = torch.tensor(rows, dtype=torch.float64)
+        self.remember(server, replies)
+
+    def remember(self, server: Server, replies: dict[int, Message]) -> None:
+        """The heads and statistics of the last round, all of one body: what newcomers' heads are combined from."""
+        kept = {name: part for name, part in server.state.items() if not name.startswith(("phi.", "statistics."))}
+        if self.collaboration:
+            for i, up in replies.items():
+                kept |= {f"phi.{i}": up["head"], f"statistics.{i}": up["statistics"]}
+        server.state = kept
 
     def weights(self, replies: dict[int, Message]) -> Tensor:
         if not self.collaboration:
@@ -124,3 +130,40 @@ class FedPAC(FedRep):
         if "alpha" not in server.state:
             return []
         return [(int(i), int(j), weight) for i, j, weight in server.tensor("alpha").tolist()]
+
+    def newcomer(self) -> Newcomer:
+        if not self.collaboration:
+            return super().newcomer()
+        return Newcomer("the body and a head combined for it, as for a participant, from its statistics; no training")
+
+    def welcome(self, server: Server, hello: Message | None = None) -> Message:
+        if hello is None or not self.collaboration:
+            return Message(w=server.weights("w"), head=server.state["head"])
+        ids = [int(name.removeprefix("phi.")) for name in server.state if name.startswith("phi.")]
+        if not ids:
+            raise RunError(
+                f"FedPAC combines a newcomer's head from the heads and statistics of the last round, and after round "
+                f"{server.round} there are none here; one more round brings them ('fedpac resume RUN --rounds "
+                f"{server.round + 1}')"
+            )
+        known = [FeatureStatistics.from_tensors(server.weights(f"statistics.{i}")) for i in ids]
+        own = FeatureStatistics.from_tensors(hello.weights("statistics"))
+        alpha = newcomer_weights(known, own, self.covariance, self.centre, self.ridge, self.cutoff, clients=ids)
+        used = {i: float(weight) for i, weight in zip(ids, alpha, strict=True) if weight}
+        head = weighted_sum([server.weights(f"phi.{i}") for i in used], list(used.values()))
+        return Message(w=server.weights("w"), head=head)
+
+    def introduce(self, client: Client, down: Message) -> Message:
+        if not self.collaboration:
+            return Message()
+        z = self.look(client, self.assemble(client, down), "head")
+        return Message(statistics=self.statistics(client, z), n=client.n)
+
+    def introduction(self, server: Server) -> Description:
+        classes, d, whole = server.task.classes, server.task.features, self.covariance != "identity"
+        scatter = TensorLike(torch.float64, (d, d) if whole else (), -HUGE if whole else 0.0, HUGE, moment=whole)
+        counts, means = class_counts(classes, of="n"), class_means(classes, d, torch.float64)
+        return {"statistics": {"counts": counts, "means": means, "scatter": scatter}, "n": SAMPLES}
+
+    def arrival(self, client: Client, down: Message) -> nn.Module:
+        return self.received(client, down) if self.collaboration else super().arrival(client, down)

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedpac.client import Client
 from fedpac.message import Message
-from fedpac.methods.base import Method
+from fedpac.methods.base import Method, Newcomer
 from fedpac.models import reinitialised
 from fedpac.randomness import stream_seed
 from fedpac.replies import HUGE, SAMPLES, Description, NumberLike, like
@@ -83,3 +83,9 @@ class HypCluster(Method):
 
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         return client.with_weights(up.weights("w"))
+
+    def newcomer(self) -> Newcomer:
+        return Newcomer("the model of the cluster that fits its samples best")
+
+    def welcome(self, server: Server, hello: Message | None = None) -> Message:
+        return Message(**server.state)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fedpac.client import Client
 from fedpac.message import Message
+from fedpac.methods.base import Newcomer
 from fedpac.methods.fedavg import FedAvg
 from fedpac.training import logits
 
@@ -65,6 +66,12 @@ class KNNPer(FedAvg):
             return float(log_p.argmax(1).eq(y).sum()), float(log_p.gather(1, y[:, None]).mean())
 
         return max(candidates, key=quality)
+
+    def newcomer(self) -> Newcomer:
+        return Newcomer("the global model and a memory of its own samples", "the global model")
+
+    def arrival(self, client: Client, down: Message) -> nn.Module:
+        return self.received(client, down) if client.n else super().arrival(client, down)
 
 
 class WithNeighbours(nn.Module):

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from fedpac.client import Client
 from fedpac.message import Message, Weights
-from fedpac.methods.base import returned
+from fedpac.methods.base import Newcomer, returned
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import Section, section
 from fedpac.replies import SAMPLES, Description, like
@@ -71,3 +71,13 @@ class LGFedAvg(FedAvg):
         own = client.state.get("own", {})
         assert isinstance(own, dict)
         return {**section(client.initial, "body"), **down.weights("w"), **own}
+
+    def grow(self, server: Server, before: int) -> None:
+        parted = server.tensor("parted")
+        server.state["parted"] = torch.cat([parted, parted.new_zeros(server.task.clients - before)])
+
+    def newcomer(self) -> Newcomer:
+        return Newcomer("the head, and the body that all began with; it trains for one round by itself")
+
+    def welcome(self, server: Server, hello: Message | None = None) -> Message:
+        return Message(w=self.whole(server))

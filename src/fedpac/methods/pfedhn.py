@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedpac.client import Client
 from fedpac.message import Message, Weights
-from fedpac.methods.base import Method
+from fedpac.methods.base import Method, Newcomer
 from fedpac.models import trainable
 from fedpac.native.vectors import sgd_step
 from fedpac.randomness import stream_seed
@@ -81,8 +81,12 @@ class PFedHN(Method):
         return a, inputs
 
     def send(self, server: Server, client: int) -> Message:
+        return self.written(server, server.tensor("e")[client])
+
+    def written(self, server: Server, e: Tensor) -> Message:
+        """The model that H writes for an embedding."""
         psi = server.weights("psi")
-        a, _ = self.trunk(psi, server.tensor("e")[client])
+        a, _ = self.trunk(psi, e)
         theta = F.linear(a, psi["out.weight"], psi["out.bias"])
         return Message(w=unflatten(theta, server.weights("buffers"), server.task.model))
 
@@ -144,3 +148,15 @@ class PFedHN(Method):
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         theta = flatten(down.weights("w"), client.model) - up.tensor("delta")
         return client.with_weights(unflatten(theta, up.weights("buffers"), client.model))
+
+    def grow(self, server: Server, before: int) -> None:
+        """Those who come begin where newcomers are: at the mean of all embeddings."""
+        e, velocity, more = server.tensor("e"), server.tensor("e_velocity"), server.task.clients - before
+        e = torch.cat([e, e.mean(0, keepdim=True).expand(more, -1)])
+        server.state.update(e=e, e_velocity=torch.cat([velocity, velocity.new_zeros(more, velocity.shape[1])]))
+
+    def newcomer(self) -> Newcomer:
+        return Newcomer(*2 * ["the model that H writes for the mean of all embeddings"])
+
+    def welcome(self, server: Server, hello: Message | None = None) -> Message:
+        return self.written(server, server.tensor("e").mean(0))

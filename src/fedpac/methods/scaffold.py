@@ -56,6 +56,9 @@ class Scaffold(FedAvg):
         client.state["c"] = mean
         return Message(w=w, dc=mean - own)
 
+    def grow(self, server: Server, before: int) -> None:
+        server.state["c"] = server.tensor("c") * (before / server.task.clients)  # a mean: those who came have zeros
+
     def replies(self, server: Server, client: int, down: Message) -> Description:
         c, w = server.tensor("c"), flatten(server.weights("w"), server.task.model)
         dc = tensor_like(c, scale=max(norm(c), norm(w)))

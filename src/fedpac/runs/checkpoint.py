@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,8 @@ def write_checkpoint(path: Path, fingerprint: str, round: int, server: State, cl
         write_atomically(path, save(tensors, {"fedpac": json.dumps(metadata)}))
 
 
-def read_checkpoint(path: Path, fingerprint: str) -> Checkpoint:
+def read_checkpoint(path: Path, fingerprint: str | Callable[[int], Iterable[str]]) -> Checkpoint:
+    """The checkpoint, if it was made by the run of this fingerprint, or of one of those that fit its round."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = json.loads((file.metadata() or {})["fedpac"])
@@ -57,7 +58,7 @@ def read_checkpoint(path: Path, fingerprint: str) -> Checkpoint:
         raise CheckpointError(
             f"the checkpoint {path} is damaged ({error}); restore it, or {once_more(path.parent)}"
         ) from None
-    if made_with != fingerprint:
+    if made_with not in ([fingerprint] if isinstance(fingerprint, str) else fingerprint(round)):
         raise CheckpointError(
             f"the checkpoint {path} belongs to another config than the config.toml beside it, or to an older revision "
             f"of the method; restore what it was made with, or {once_more(path.parent)}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fedpac.config import Config
+from fedpac.config import Config, make_config
 from fedpac.data.clients import Scenario
 from fedpac.data.scenario import build, describe
 from fedpac.engines import Engine, make_engine
@@ -21,7 +21,7 @@ from fedpac.methods import Method, find_method
 from fedpac.metrics import SEPARATOR
 from fedpac.models import build_model
 from fedpac.provenance import provenance
-from fedpac.runs.checkpoint import read_checkpoint, write_checkpoint
+from fedpac.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from fedpac.runs.folder import CHECKPOINT, SELECTED, CsvRow, RunStore, once_more
 from fedpac.runs.read import read_run
 from fedpac.runs.summary import summarise
@@ -52,17 +52,75 @@ def resume(
     workers: int | None = None,
     method: str | None = None,
     trust: bool = False,
+    rounds: int | None = None,
 ) -> dict[str, Any]:
-    """Continue a run after an interruption, as if there had been none. A finished run is left alone.
+    """Continue a run after an interruption, as if there had been none. A finished run is left alone, unless it is to
+    have more `rounds`.
 
     A run of a method of your own is continued if you name the `method`, 'package.module:Class', or `trust` the folder:
     importing it runs its code.
     """
     store = RunStore.open(Path(out))
+    if rounds is not None:
+        extend(store, rounds, method, trust)
     if not store.finished:  # one that is may lie on a disk that cannot be written to
         config = store.config(method, trust)
         advance(config, store.path, Path(data_dir) if data_dir else None, progress, workers)
     return store.read_json("summary.json")
+
+
+def extend(
+    store: RunStore,
+    rounds: int | None = None,
+    method: str | None = None,
+    trust: bool = False,
+    add: Sequence[str] = (),
+    remove: Sequence[str] = (),
+) -> None:
+    """Give a finished run more rounds to do, or let sites join a federation or leave it. Where that cannot be, nothing
+    is changed."""
+    with store.locked():
+        config = store.config(method, trust)
+        changed = _longer(store, config, rounds) if rounds is not None else config
+        if add or remove:
+            changed = _with_sites(store, changed, add, remove)
+        if changed is not config:
+            store.reopen(make_config(changed.model_dump(exclude_none=True)).to_toml())
+
+
+def _longer(store: RunStore, config: Config, rounds: int) -> Config:
+    if rounds == config.run.rounds and not store.finished:  # an extension that was interrupted
+        return config
+    if rounds <= config.run.rounds:
+        raise RunError(f"{store.path} has {config.run.rounds} rounds already: extend it to more than that")
+    if not config.can_be_extended:
+        raise RunError(
+            f"{store.path} was trained with rates that fall to zero in its last round (training.schedule = 'cosine'): "
+            "a longer run is another one from its first round on"
+        )
+    saved = saved_state(store, config)
+    if store.finished and saved is None:
+        raise RunError(f"{store.path} has no {CHECKPOINT} to go on from: restore it, or {once_more(store.path)}")
+    if store.finished and saved is not None and saved.round < config.run.rounds:
+        raise RunError(f"{store.path} ended after round {saved.round}, by run.patience: more rounds change nothing")
+    return config.extended(rounds, store.finished)
+
+
+def _with_sites(store: RunStore, config: Config, add: Sequence[str], remove: Sequence[str]) -> Config:
+    if config.federation is None:
+        raise ConfigError(f"{store.path} is a simulation: its clients come from its data, and none can join or leave")
+    if store.finished and config.run.rounds == len(store.rows("rounds.csv")):
+        raise RunError(f"{store.path} is finished: whoever joins or leaves needs more rounds, too (--rounds)")
+    saved = saved_state(store, store.config(config.method["name"]))
+    return config.with_sites(add, remove, saved.round if saved else 0)
+
+
+def saved_state(store: RunStore, config: Config, name: str = CHECKPOINT) -> Checkpoint | None:
+    """The run's last checkpoint, if there is one."""
+    path = store.path / name
+    if not path.exists():
+        return None
+    return read_checkpoint(path, lambda round: map(fingerprint, config.earlier(round)))
 
 
 def advance(
@@ -92,7 +150,7 @@ def task_for(config: Config, classes: int, sample: torch.Tensor, clients: int, d
     model = build_model(config.model, tuple(sample.shape), classes, run.seed)
     return Task(
         model, classes, config.training, run.seed, clients, run.rounds, device or run.device, sample,
-        config.wire.mods(), run.metrics,
+        config.wire.mods(), run.metrics, run.ended or (),
     )  # fmt: skip
 
 
@@ -196,7 +254,7 @@ def conduct(
             f"{store.path} has {len(store.rows('rounds.csv'))} rounds, but no {CHECKPOINT} to go on from: restore that "
             f"file, or {once_more(store.path)}"
         )
-    saved = read_checkpoint(path, mark) if path.exists() else None  # before anything is changed in the folder
+    saved = saved_state(store, config)  # before anything is changed in the folder
     _check_same_data(store, census)
     known = census.held | {"method": {"title": method.title, "reported": method.reported}}
     if census.preprocessing is not None:
@@ -209,6 +267,9 @@ def conduct(
         if saved:
             federation.server.round, federation.server.state = saved.round, saved.server
             engine.restore(saved.clients)
+            if (before := clients_at(config, task, saved.round)) < task.clients:
+                method.grow(federation.server, before)
+                store.write_clients(census.rows, census.columns)
         selection = _selection_so_far(config, task, method, store)
         for report in federation.rounds():
             if selection is not None:
@@ -255,10 +316,19 @@ def _results(config: Config, task: Task, done: int) -> dict[int, int]:
     personal_every = run.evaluate_every if run.personal_every is None else run.personal_every
     if not run.evaluate_absentees:
         personal_every = 0  # those who took part may not be those who were drawn
-    each = task.clients if run.evaluate_clients is None else min(run.evaluate_clients, task.clients)
     cadences = [every for every in (run.evaluate_every, personal_every) if every]
-    counts = {t: each * sum(is_due(t, every, run.rounds) for every in cadences) for t in range(1, done + 1)}
+
+    counts = {}
+    for t in range(1, done + 1):
+        clients = clients_at(config, task, t)
+        each = clients if run.evaluate_clients is None else min(run.evaluate_clients, clients)
+        counts[t] = each * sum(is_due(t, every, task.is_last(t)) for every in cadences)
     return {t: count for t, count in counts.items() if count}
+
+
+def clients_at(config: Config, task: Task, round: int) -> int:
+    """How many there were in this round; more may have joined since."""
+    return task.clients if config.federation is None else len(config.federation.before(round).sites)
 
 
 def lost_checkpoint(store: RunStore, config: Config) -> bool:

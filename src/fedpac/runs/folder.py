@@ -107,10 +107,9 @@ class RunStore:
     def create(self, config_toml: str, clients: Iterable[CsvRow], classes: int) -> None:
         """Put a new run into the folder. config.toml comes last: a folder without it holds no run."""
         self.check_free()
-        columns = (*CLIENTS, *(f"class_{k}" for k in range(classes)))
         try:
+            self.write_clients(clients, classes)
             with self._explained():
-                write_atomically(self.path / "clients.csv", csv_lines([columns, *clients]).encode())
                 for name, header in TABLES.items():
                     write_atomically(self.path / name, csv_lines([header]).encode())
                 write_atomically(self.path / "config.toml", config_toml.encode())
@@ -119,6 +118,17 @@ class RunStore:
                 with suppress(OSError):  # a later start writes over it
                     (self.path / name).unlink()
             raise
+
+    def write_clients(self, clients: Iterable[CsvRow], classes: int) -> None:
+        columns = (*CLIENTS, *(f"class_{k}" for k in range(classes)))
+        with self._explained():
+            write_atomically(self.path / "clients.csv", csv_lines([columns, *clients]).encode())
+
+    def reopen(self, config_toml: str) -> None:
+        """A finished run goes on with another config. Cut off in between, it is as unfinished as it was before."""
+        with self._explained():
+            (self.path / "summary.json").unlink(missing_ok=True)
+            write_atomically(self.path / "config.toml", config_toml.encode())
 
     def check_free(self) -> None:
         """A run goes into a folder of its own."""

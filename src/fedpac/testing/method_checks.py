@@ -5,6 +5,7 @@ import math
 import pickle
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -12,11 +13,12 @@ import torch
 from torch import Tensor
 
 from fedpac.engines import ProcessEngine, SerialEngine
-from fedpac.engines.site import Job, audience
+from fedpac.engines.site import Job, Site, audience
 from fedpac.evaluation import Evaluation
 from fedpac.federation import Federation, error_of
 from fedpac.message import Message, Part
 from fedpac.methods import Method, checked_class, configured
+from fedpac.newcomers import Reception
 from fedpac.replies import accepted
 from fedpac.server import Server
 from fedpac.task import State
@@ -35,6 +37,7 @@ from fedpac.testing.tiny import (
     visit,
 )  # fmt: skip
 from fedpac.testing.verdicts import Check, Verdict, Violation, difference_of_states, judged, require, require_same
+from fedpac.training import evaluate
 
 ROUNDS = 3
 
@@ -301,6 +304,27 @@ def another_recipe(trial: Trial) -> str | None:
     return "it does not train by train(): the recipe's optimizer, schedule and loss have no effect" if ignored else None
 
 
+# --- clients that never took part ---------------------------------------------------------------------------------
+
+
+def welcomes_newcomers(trial: Trial) -> str | None:
+    method, finished = trial.method(), trial.plain
+    gets, client = method.newcomer(), finished.task.clients
+    if not gets.labelled:
+        return "newcomer() promises nothing: a newcomer gets no model until it takes part"
+    own = tiny_data((6,), [[0, 1]])[0]
+    nobody = replace(own, train=replace(own.train, index=own.train.index[:0]))
+    for data in [own, nobody] if gets.without else [own]:
+        site = Site(finished.task, method, {client: data})
+        with _unchanged("welcome() changes the server's state", finished.server.state):
+            down = Reception(method, finished.server).welcome(client, len(data.train), site.work)
+        require(Message.from_bytes(down.to_bytes()) == down, "what welcome() gives does not survive bytes")
+        loss = evaluate(site.model_of(client, "new", ROUNDS + 1, down), *data.test.tensors())[1]
+        require(math.isfinite(loss), f"with {len(data.train)} samples its model has an infinite test loss")
+        require(not site.store.newest(client), "something of a newcomer is kept")
+    return None
+
+
 # --- what the server may do with replies -------------------------------------------------------------------------
 
 
@@ -420,6 +444,7 @@ METHOD_CHECKS: tuple[Check[Trial], ...] = (
     Check("a head without weights", "it works with a model whose head has no weights", trains_a_model("headless")),
     Check("clients with one sample", "a client may have a single sample", one_sample_each),
     Check("another recipe", "any optimizer, schedule and loss of the recipe works", another_recipe),
+    Check("newcomers", "what newcomer() promises, welcome() and arrival() give; nothing is kept", welcomes_newcomers),
     Check("training helps", "on classes far apart, more than half of all predictions are right", training_helps),
     Check(
         "condensed replies",
