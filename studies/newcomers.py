@@ -41,7 +41,7 @@ COMMITTED = Path(__file__).parent.parent / "results"
 
 
 def config_of(dataset: str, method: str) -> Config:
-    run = {"rounds": ROUNDS[dataset], "evaluate_every": ROUNDS[dataset], "engine": "serial"}
+    run = {"rounds": ROUNDS[dataset], "evaluate_every": ROUNDS[dataset], "engine": "serial", "checkpoint_every": 2}
     return make_config({"method": method, "data": {"dataset": dataset}, "run": run})
 
 
