@@ -1,6 +1,7 @@
 """A pytest plugin: one Ray cluster of two nodes for all tests that need one. tests/cluster/test_ray.py loads it."""
 
 import os
+from typing import Any
 
 import pytest
 
@@ -31,11 +32,11 @@ class TwoNodes:
 def two_nodes():
     import ray
 
-    nodes, before = TwoNodes(), (RayEngine._start, RayEngine.close)
+    nodes = TwoNodes()
     ray.init(address=nodes.cluster.address, log_to_driver=False, logging_level="ERROR")
-    recycle()
-    yield nodes
-    RayEngine._start, RayEngine.close = before
+    with pytest.MonkeyPatch.context() as patch:
+        recycle(patch)
+        yield nodes
     ray.shutdown()
     nodes.cluster.shutdown()
 
@@ -46,9 +47,10 @@ def _on_a_cluster(request):
         request.getfixturevalue("two_nodes")
 
 
-def recycle() -> None:
+def recycle(patch: pytest.MonkeyPatch) -> None:
     """Actors outlive their engine and get ready for another's task: to start one takes seconds."""
-    idle, start, close = [], RayEngine._start, RayEngine.close
+    idle: list[Any] = []
+    start, close = RayEngine._start, RayEngine.close
 
     def close_and_keep(engine: RayEngine) -> None:
         busy = [errand.actor for errand in engine.errands.values()]
@@ -57,5 +59,5 @@ def recycle() -> None:
         engine.actors = [actor for actor in engine.actors if actor not in done]
         close(engine)
 
-    RayEngine._start = lambda engine: idle.pop() if idle else start(engine)
-    RayEngine.close = close_and_keep
+    patch.setattr(RayEngine, "_start", lambda engine: idle.pop() if idle else start(engine))
+    patch.setattr(RayEngine, "close", close_and_keep)

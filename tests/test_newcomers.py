@@ -219,8 +219,8 @@ def test_statistics_that_cannot_be_are_refused():
 
 
 def test_mods_stand_between_a_newcomer_and_the_server():
-    plain, x, y = trained("fedpac"), *stranger()
-    packed = trained("fedpac")
+    plain, packed = trained("fedpac"), trained("fedpac")
+    x, y = stranger()
     packed.task.mods = (Float16(),)
     one, other = (result.welcome(x, y).predict_proba(x) for result in (plain, packed))
     assert not np.array_equal(one, other)

@@ -1,5 +1,6 @@
 """The Ray engine on a cluster of two nodes, when all is well and when it is not. Run by test_ray.py."""
 
+import importlib
 import threading
 import time
 from functools import partial
@@ -74,10 +75,8 @@ def test_a_method_that_the_nodes_cannot_import_is_named(tmp_path, monkeypatch):
         "from fedpac.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    name = 'mine'\n    title = 'Mine'\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    import only_here
-
     with pytest.raises(RunError, match=r"an actor cannot get ready.*No module named 'only_here'"):
-        run_federation(only_here.Mine(), rounds=1, engine=RayEngine)
+        run_federation(importlib.import_module("only_here").Mine(), rounds=1, engine=RayEngine)
 
 
 def test_where_no_cpu_is_free_it_says_so(monkeypatch):
