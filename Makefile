@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 TRAINING_TESTS := tests/contract tests/methods tests/test_odd_models.py tests/test_training.py tests/test_engines.py tests/test_federation.py
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-browser test-slow lint format bench clean
 
 # FedPAC beside FedAvg, FedAvg-FT and Local-only on digits: table, curves, heat map
 demo: $(VENV)/.installed
@@ -14,8 +14,16 @@ demo: $(VENV)/.installed
 
 # everything, then what trains once more without the native kernels
 test: lint
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not browser"
 	FEDPAC_NATIVE=0 $(BIN)/python -m pytest -n 2 -m "not slow" $(TRAINING_TESTS)
+
+# the report and the live page in Chromium, which is installed where this is root on Debian or one of its kin
+test-browser: $(VENV)/.installed-dev
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; } || \
+	  { echo "make test-browser needs chromium and chromedriver: install them, then try again" >&2; exit 1; }
+	FEDPAC_BROWSER=1 $(BIN)/python -m pytest -m browser tests/browser
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 -m slow

@@ -133,8 +133,8 @@ def test_of_many_clients_a_sample_is_drawn(tmp_path, clients):
     style.write_figure(tmp_path / "b.png", bubbles.bubble_plot, counts, "many", groups)
     label = f"60 of {clients:,} clients, coloured by group"
     assert (label in (tmp_path / "b.svg").read_text()) == (clients > 100)
-    drawn = bubbles._drawn(clients, groups)
+    drawn = bubbles.drawn_of(clients, groups)
     assert drawn == sorted(set(drawn))
     assert len(drawn) == (100 if clients == 100 else 60)
     assert np.ptp(np.bincount([groups[i] for i in drawn], minlength=5)) <= 2
-    assert len(bubbles._drawn(clients, ())) == len(bubbles._drawn(clients, [None] * clients)) == len(drawn)
+    assert len(bubbles.drawn_of(clients, ())) == len(bubbles.drawn_of(clients, [None] * clients)) == len(drawn)

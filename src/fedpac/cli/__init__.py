@@ -5,7 +5,7 @@ A module for each command; they are listed in the order in which they are import
 
 from fedpac.cli.app import app, main
 
-from fedpac.cli import run, resume, demo, compare, reproduce, methods, check, data, predict, export, federation  # isort: skip
+from fedpac.cli import run, resume, demo, compare, report, reproduce, methods, check, data, predict, export, federation  # isort: skip
 
 __all__ = [
     "app",
@@ -18,6 +18,7 @@ __all__ = [
     "main",
     "methods",
     "predict",
+    "report",
     "reproduce",
     "resume",
     "run",

@@ -20,7 +20,7 @@ def bubble_plot(counts: NDArray[np.int64], title: str, groups: Sequence[int | No
 
 def bubble_plots(scenarios: Mapping[str, tuple[NDArray[np.int64], Sequence[int | None]]], columns: int = 1) -> Figure:
     """Several scenarios side by side; each has its own scale, told in its title."""
-    clients = max(len(_drawn(len(counts), groups)) for counts, groups in scenarios.values())
+    clients = max(len(drawn_of(len(counts), groups)) for counts, groups in scenarios.values())
     classes = max(counts.shape[1] for counts, _ in scenarios.values())
     wide = float(np.clip(0.32 * clients + 1.6, 4.5, 16))
     tall = float(np.clip(0.30 * classes + 1.2, 3.0, 11))
@@ -38,7 +38,7 @@ def bubble_plots(scenarios: Mapping[str, tuple[NDArray[np.int64], Sequence[int |
 
 def bubbles(axes: Axes, counts: NDArray[np.int64], title: str, groups: Sequence[int | None], cell: float) -> None:
     """One scenario; `cell` is the room for a bubble in points. Of more clients than can be read, a sample is drawn."""
-    drawn = _drawn(len(counts), groups)
+    drawn = drawn_of(len(counts), groups)
     everybody = drawn == list(range(len(counts)))
     label = "client" if everybody else f"{len(drawn)} of {len(counts):,} clients"
     counts = counts[drawn]
@@ -60,7 +60,7 @@ def bubbles(axes: Axes, counts: NDArray[np.int64], title: str, groups: Sequence[
     axes.set_title(f"{title}; largest bubble: {counts.max()} samples", loc="left")
 
 
-def _drawn(clients: int, groups: Sequence[int | None]) -> list[int]:
+def drawn_of(clients: int, groups: Sequence[int | None]) -> list[int]:
     """All clients if they can be read, else a sample that is evenly spaced in every group."""
     if clients <= READABLE:
         return list(range(clients))

@@ -32,6 +32,14 @@ STATED = {  # what is read of a config, whatever version wrote it
 LONG = 40  # characters of a name that say what is different about a run
 
 
+@dataclass(frozen=True)
+class ClientFailure:
+    round: int
+    client: int
+    cause: str
+    reason: str
+
+
 @dataclass(frozen=True, eq=False)
 class RunData:
     """One run as read from its folder."""
@@ -43,6 +51,7 @@ class RunData:
     note: str  # "stand-in: ..." where the numbers may not be set beside published ones
     names: list[str]  # of the clients
     sizes: Floats  # training samples of every client
+    test_sizes: Floats  # held-out samples
     groups: list[int | None]
     class_counts: NDArray[np.int64]  # training samples of each class (columns) for each client (rows)
     accuracy: dict[Which, dict[int, Floats]]  # split -> round -> accuracy of every client, NaN if it has none
@@ -125,7 +134,8 @@ class RunData:
         given: dict[int, list[tuple[int, int, float]]] = {}
         clients = set(range(len(self.sizes)))
         try:
-            for row in RunStore(self.path).rows("weights.csv"):
+            kept = (self.path / "weights.csv").exists()  # it may have been left out of what was committed
+            for row in RunStore(self.path).rows("weights.csv") if kept else []:
                 i, j = int(row["client"]), int(row["peer"])
                 if not {i, j} <= clients:
                     raise ValueError(f"there is no client {min({i, j} - clients)}")
@@ -133,6 +143,19 @@ class RunData:
         except (ValueError, LookupError) as error:
             raise RunError(f"{self.path / 'weights.csv'} is damaged: {error}") from None
         return PeerWeights(len(self.sizes), given)
+
+    @cached_property
+    def failures(self) -> list[ClientFailure]:
+        """Who did not answer, in which round and why."""
+        if not (self.path / "failures.csv").exists():
+            return []
+        try:
+            return [
+                ClientFailure(int(row["round"]), int(row["client"]), row["cause"], row["reason"])
+                for row in RunStore(self.path).rows("failures.csv")
+            ]
+        except (ValueError, LookupError) as error:
+            raise RunError(f"{self.path / 'failures.csv'} is damaged: {error}") from None
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -226,7 +249,7 @@ def read_run(path: Path) -> RunData:
         clients = store.rows("clients.csv")
         if [int(row["client"]) for row in clients] != list(range(len(clients))):
             raise ValueError("clients.csv does not list the clients 0, 1, ... in order")
-        sizes = np.array([_count(row["train"]) for row in clients], dtype=float)
+        sizes, test_sizes = (np.array([_count(row[key]) for row in clients], dtype=float) for key in ("train", "test"))
         groups = [int(row["group"]) if row["group"] else None for row in clients]
         counts = np.array([[_count(v) for k, v in row.items() if k.startswith("class_")] for row in clients])
         rounds = store.rows("rounds.csv")
@@ -246,6 +269,7 @@ def read_run(path: Path) -> RunData:
         note=str(environment.get("note", "")),
         names=[row["name"] or f"client {i}" for i, row in enumerate(clients)],
         sizes=sizes,
+        test_sizes=test_sizes,
         groups=groups,
         class_counts=counts,
         accuracy=accuracy,

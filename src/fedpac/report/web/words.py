@@ -1,0 +1,114 @@
+"""What came out, in sentences for somebody who has a minute and no interest in methods."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedpac.report.web.gains import Gains, final_accuracy
+from fedpac.report.web.settings import ALONE, Experiment, Setting
+
+
+def summary(setting: Setting) -> list[str]:
+    """One paragraph, sentence by sentence."""
+    first, chosen = setting.first, headline(setting)
+    where = (
+        "Their data stayed where they are; only models and statistics travelled."
+        if first.federated
+        else "This was a simulation: one machine held the data of all sites, and each site's model saw its own only."
+    )
+    said = [f"{count(len(first.sizes), 'site')} took part ({first.scenario}). {where}"]
+    if first.note:
+        said.append(f"The data are not the published ones ({first.note}), so compare these numbers with nobody else's.")
+    accuracy = f"{percent(mean_of(chosen))} of a site's held-out samples right, on average over all sites"
+    alone = setting.alone
+    if chosen.method == ALONE:
+        said.append(f"Each site trained alone and gets {accuracy}.")
+    else:
+        best = f", the best of {len(setting.experiments)} here," if len(setting.experiments) > 2 else ""
+        said.append(f"With {chosen.name}{best} a model gets {accuracy}{_seeds(chosen)}.")
+    if alone is not None and chosen is not alone:
+        said.append(f"A site that trains alone gets {percent(mean_of(alone))}.")
+        if (compared := setting.gains(chosen)) is not None:
+            said += verdict(compared, first.names)
+    elif alone is None:
+        said.append("No run without collaboration is on this page, so it cannot say who is better off than alone.")
+    said += _cost(chosen)
+    if behind := [e.name for e in setting.experiments if not all(run.finished for run in e.runs)]:
+        said.append(f"Not finished: {listed(behind)}.")
+    return said
+
+
+def headline(setting: Setting) -> Experiment:
+    """The method that the first paragraph is about: the one with the highest accuracy."""
+    together = [e for e in setting.experiments if e.method != ALONE]
+    return max(together or setting.experiments, key=mean_of)
+
+
+def verdict(found: Gains, names: Sequence[str]) -> list[str]:
+    gained, lost, open_ = (found.count(verdict) for verdict in ("gains", "loses", "open"))
+    total, points = len(found.difference), 100 * found.difference
+    said = [
+        f"{gained} of {count(total, 'site')} gain from taking part, {lost or 'none'} "
+        f"{'loses' if lost < 2 else 'lose'}, and {open_ or 'none'} {'is' if open_ < 2 else 'are'} too close to call."
+    ]
+    best, worst = int(points.argmax()), int(points.argmin())
+    if total > 1:
+        said.append(
+            f"The difference is {points[best]:+.1f} points for {names[best]} at one end and {points[worst]:+.1f} for "
+            f"{names[worst]} at the other."
+        )
+    return said
+
+
+def _seeds(experiment: Experiment) -> str:
+    if len(experiment.runs) == 1:
+        return " (one seed)"
+    means = [100 * float(final_accuracy(run, run.reported).mean()) for run in experiment.runs]
+    return f" (± {np.std(means, ddof=1):.1f} over {len(means)} seeds)"
+
+
+def _cost(experiment: Experiment) -> list[str]:
+    runs = experiment.runs
+    up, down, seconds = (
+        float(np.mean([getattr(run, key) for run in runs])) for key in ("bytes_up", "bytes_down", "seconds")
+    )
+    if not up + down:
+        return [f"Nothing was sent; {count(experiment.first.last_round, 'round')} took {duration(seconds)}."]
+    each = (up + down) / max(1, len(experiment.first.sizes))
+    return [
+        f"In {count(experiment.first.last_round, 'round')} a site exchanged {size(each)} with the server on average; "
+        f"the rounds took {duration(seconds)}."
+    ]
+
+
+def mean_of(experiment: Experiment) -> float:
+    return float(np.mean([final_accuracy(run, run.reported).mean() for run in experiment.runs]))
+
+
+# --- numbers as people read them ----------------------------------------------------------------------------------
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
+def listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def size(bytes_: float) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if bytes_ >= factor:
+            return f"{bytes_ / factor:.3g} {unit}"
+    return f"{bytes_:.0f} bytes"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02} min"
