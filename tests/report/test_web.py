@@ -186,12 +186,28 @@ def test_odd_folders_give_a_page_or_an_error(tmp_path):
     for number, environment in enumerate(({"sessions": 5}, {"sessions": [3]}, {"sessions": [{"versions": 3}]})):
         folder = forge(tmp_path / f"{number}", environment=environment, rounds=2)
         page_html(contents([read_run(folder)]), "odd")
-    rows = folder / "metrics.csv"
-    rows.write_text(re.sub(r"0\.\d+,0\.3", "nan,inf", rows.read_text()))
-    page_html(contents([read_run(folder)]), "odd")
     (folder / "failures.csv").write_text("round,client,cause,reason\nx,y,z,w\n")
     with pytest.raises(RunError, match=r"failures\.csv is damaged"):
         contents([read_run(folder)])
+
+
+def test_sites_without_a_result_are_left_out_and_counted(tmp_path):
+    """A site that failed in the last round, and an accuracy that was never measured."""
+    for method in ("fedpac", "local"):
+        folder = forge(tmp_path / method, method, clients=6, rounds=4, failures=[(4, 2, "lost", "gone")])
+        rows = [line for line in (folder / "metrics.csv").read_text().splitlines() if not line.startswith("4,2,")]
+        kept = [line for line in rows if method == "local" or ",personal," not in line]
+        (folder / "metrics.csv").write_text("\n".join(kept) + "\n")
+    runs = read_runs([tmp_path])
+    (setting,) = settings_of(runs)
+    found = setting.gains(setting.experiments[0])
+    assert found.verdicts[2] == "unknown"
+    assert "of 5 sites gain" in " ".join(words.summary(setting))
+    (shown,) = contents(runs)["settings"]
+    fedpac = shown["experiments"][0]
+    assert fedpac["final"]["personal"] is None
+    assert fedpac["gains"]["received"]["difference"][2] is None
+    page_html(contents(runs), "some are missing")
 
 
 def test_22_methods_and_200_rounds_are_under_2_mb(tmp_path):

@@ -24,6 +24,7 @@ WEIGHT_BYTES = 400_000  # of all weights on the page; rounds are left out evenly
 CURVE_BYTES = 700_000  # of all sites' curves
 CURVE_SITES = 100  # of more sites, only the mean has a curve
 FAILURES = 200  # the last ones, of each experiment
+NO_RESULT = 65_535  # of a site in a round
 LONGEST = 4_000  # characters of a text
 
 
@@ -71,7 +72,7 @@ def _experiment(setting: Setting, experiment: Experiment, room: Room) -> dict[st
     return {
         "name": experiment.name,
         "method": experiment.method,
-        "reported": first.reported,
+        "reported": first.shown,
         "seeds": [run.seed for run in runs],
         "rounds": min(run.last_round for run in runs),
         "wanted": first.wanted_rounds,
@@ -94,8 +95,10 @@ def same_sites(runs: Sequence[RunData]) -> Sequence[RunData]:
     return runs if alike else runs[:1]
 
 
-def _final(runs: Sequence[RunData], which: Which) -> dict[str, Any]:
-    """Spread over seeds where there are several; else over sites."""
+def _final(runs: Sequence[RunData], which: Which) -> dict[str, Any] | None:
+    """Spread over seeds where there are several; else over sites. None if it was not measured."""
+    if not (runs := [run for run in runs if run.accuracy[which]]):
+        return None
     finals = [final_accuracy(run, which) for run in runs]
     over = [over_clients(final, run.sizes) for final, run in zip(finals, runs, strict=True)]
     means = [values["mean"] for values in over]
@@ -111,7 +114,9 @@ def _final(runs: Sequence[RunData], which: Which) -> dict[str, Any]:
     }
 
 
-def _curve(runs: Sequence[RunData], which: Which, room: int) -> dict[str, Any]:
+def _curve(runs: Sequence[RunData], which: Which, room: int) -> dict[str, Any] | None:
+    if not (runs := [run for run in runs if run.accuracy[which]]):
+        return None
     rounds, means, band = curve_of(runs, which, alone=False)
     alike, sites = same_sites(runs), len(runs[0].sizes)
     curve = {"rounds": rounds, "mean": rounded(means, 2), "band": None if band is None else rounded(band, 2)}
@@ -119,7 +124,7 @@ def _curve(runs: Sequence[RunData], which: Which, room: int) -> dict[str, Any]:
         return {**curve, "of_sites": None}
     kept = evenly(rounds, max(2, room // (3 * sites)))
     each = np.array([np.mean([run.accuracy[which][t] for run in alike], axis=0) for t in kept])
-    packed = np.nan_to_num(np.clip(each * 10_000, 0, 10_000)).round().astype("<u2")  # hundredths of a per cent
+    packed = np.nan_to_num(10_000 * each, nan=NO_RESULT).round().astype("<u2")  # hundredths of a per cent
     return {**curve, "of_sites": {"rounds": kept, "values": base64.b64encode(packed.tobytes()).decode()}}
 
 
@@ -146,7 +151,7 @@ def _weights(run: RunData, room: int) -> dict[str, Any]:
     drawn = set(drawn_of(len(run.sizes), run.groups))
     order = [i for i in by_group(run) if i in drawn]
     kept = evenly(sorted(run.peer_weights), max(2, room // (len(order) ** 2 * 4 // 3 + 8)))
-    matrices = [np.clip(np.nan_to_num(run.peer_weights[t][np.ix_(order, order)]), 0, 1e6) for t in kept]
+    matrices = [np.clip(np.nan_to_num(run.peer_weights.among(order, t)), 0, 1e6) for t in kept]
     top = max(1e-9, *(float(matrix.max()) for matrix in matrices))
     packed = [np.rint(255 * matrix / top).astype(np.uint8) for matrix in matrices]
     return {

@@ -9,7 +9,7 @@ import numpy as np
 from fedpac.methods.base import Which
 from fedpac.runs.read import Floats, RunData
 
-Verdict: TypeAlias = Literal["gains", "loses", "open"]
+Verdict: TypeAlias = Literal["gains", "loses", "open", "unknown"]  # open: too close to call
 Z = 1.959964  # of a 95 % interval
 
 
@@ -25,7 +25,7 @@ class Gains:
     @property
     def verdicts(self) -> list[Verdict]:
         return [
-            "gains" if low > 0 else "loses" if high < 0 else "open"
+            "gains" if low > 0 else "loses" if high < 0 else "open" if low <= high else "unknown"
             for low, high in zip(self.low.tolist(), self.high.tolist(), strict=True)
         ]
 
@@ -39,12 +39,13 @@ def gains(method: Sequence[RunData], alone: Sequence[RunData], which: Which) -> 
     The models were scored on the same held-out samples, but which samples each got right is not recorded. The interval
     (Newcombe's, from Wilson's) treats them as independent, which makes it too wide rather than too narrow.
     """
-    ours, theirs = ({run.seed: run for run in runs} for runs in (method, alone))
+    ours = {run.seed: run for run in method if run.accuracy[which]}
+    theirs = {run.seed: run for run in alone}
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
         return None
-    p = np.mean([final_accuracy(ours[seed], which) for seed in seeds], axis=0)
-    q = np.mean([final_accuracy(theirs[seed], theirs[seed].reported) for seed in seeds], axis=0)
+    p = np.mean([final_accuracy(ours[seed], which) for seed in seeds], axis=0)  # NaN for a site without a result
+    q = np.mean([final_accuracy(theirs[seed], theirs[seed].shown) for seed in seeds], axis=0)
     chosen = [ours[seed] for seed in seeds]
     samples = [run.test_sizes for run in (chosen if other_samples(chosen) else chosen[:1])]
     n = np.maximum(np.sum(samples, axis=0), 1.0)

@@ -46,7 +46,7 @@ class Setting:
         """Against Local-only, in the accuracy that the method's paper reports."""
         if self.alone is None or experiment.method == ALONE:
             return None
-        return gains(experiment.runs, self.alone.runs, experiment.first.reported)
+        return gains(experiment.runs, self.alone.runs, experiment.first.shown)
 
 
 def settings_of(runs: Sequence[RunData]) -> list[Setting]:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpac.report.web.gains import Gains, final_accuracy
+from fedpac.report.web.gains import Gains
 from fedpac.report.web.settings import ALONE, Experiment, Setting
+from fedpac.runs.read import RunData
 
 
 def summary(setting: Setting) -> list[str]:
@@ -46,24 +47,22 @@ def headline(setting: Setting) -> Experiment:
 
 def verdict(found: Gains, names: Sequence[str]) -> list[str]:
     gained, lost, open_ = (found.count(verdict) for verdict in ("gains", "loses", "open"))
-    total, points = len(found.difference), 100 * found.difference
+    total, points = gained + lost + open_, 100 * found.difference
     said = [
         f"{gained} of {count(total, 'site')} gain from taking part, {lost or 'none'} "
         f"{'loses' if lost < 2 else 'lose'}, and {open_ or 'none'} {'is' if open_ < 2 else 'are'} too close to call."
     ]
-    best, worst = int(points.argmax()), int(points.argmin())
-    if total > 1:
-        said.append(
-            f"The difference is {points[best]:+.1f} points for {names[best]} at one end and {points[worst]:+.1f} for "
-            f"{names[worst]} at the other."
-        )
-    return said
+    if total < 2:
+        return said
+    best, worst = int(np.nanargmax(points)), int(np.nanargmin(points))
+    ends = f"{points[best]:+.1f} points for {names[best]} at one end and {points[worst]:+.1f} for {names[worst]}"
+    return [*said, f"The difference is {ends} at the other."]
 
 
 def _seeds(experiment: Experiment) -> str:
     if len(experiment.runs) == 1:
         return " (one seed)"
-    means = [100 * float(final_accuracy(run, run.reported).mean()) for run in experiment.runs]
+    means = [100 * mean_accuracy(run) for run in experiment.runs]
     return f" (± {np.std(means, ddof=1):.1f} over {len(means)} seeds)"
 
 
@@ -82,7 +81,11 @@ def _cost(experiment: Experiment) -> list[str]:
 
 
 def mean_of(experiment: Experiment) -> float:
-    return float(np.mean([final_accuracy(run, run.reported).mean() for run in experiment.runs]))
+    return float(np.mean([mean_accuracy(run) for run in experiment.runs]))
+
+
+def mean_accuracy(run: RunData) -> float:
+    return run.means[run.shown][run.evaluated_round(run.shown, "final")]
 
 
 # --- numbers as people read them ----------------------------------------------------------------------------------

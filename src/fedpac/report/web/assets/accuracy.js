@@ -1,11 +1,12 @@
 // Who gains, accuracy over rounds, and how accuracy is spread over sites.
-const shownSplit = (experiment) => (ui.which === "reported" ? experiment.reported : ui.which);
+const shownSplit = (experiment) => (ui.which !== "reported" && experiment.final[ui.which] ? ui.which : experiment.reported);
 const splitNote = (experiment) => `${experiment.name} (${shownSplit(experiment)})`;
 
 function overviewPart(setting) {
   const holder = h("div");
   const swatched = (e) => [swatch(e, shownSplit(e) === "personal"), e.name];
   const cell = (which) => (e) => {
+    if (!e.final[which]) return "not measured";
     const { mean, spread } = e.final[which];
     return [`${percent(mean)} ± ${percent(spread)}`, e.reported === which ? " ◂" : ""];
   };
@@ -15,8 +16,8 @@ function overviewPart(setting) {
     const several = now.experiments.some((e) => e.seeds.length > 1);
     const columns = [
       { title: "method", text: true, value: (e) => e.name, show: swatched },
-      { title: "received %", value: (e) => e.final.received.mean, show: cell("received") },
-      { title: "personal %", value: (e) => e.final.personal.mean, show: cell("personal") },
+      { title: "received %", value: (e) => e.final.received?.mean, show: cell("received") },
+      { title: "personal %", value: (e) => e.final.personal?.mean, show: cell("personal") },
       { title: "worst tenth %", value: (e) => e.final[shownSplit(e)].worst, show: (e) => percent(e.final[shownSplit(e)].worst, 1) },
       ...(known(now.alone) ? [{ title: "gain / lose / open", value: score, show: (e) => {
         const g = counted(e);
@@ -50,7 +51,7 @@ function gainsPart(setting) {
   const told = h("p", { class: "readout", role: "status" });
   const chosen = () => { const e = setting.now.experiments[method.value]; return [e, e.gains[shownSplit(e)]]; };
   function ordered(gains) {
-    const sites = setting.now.sites, places = gains.difference.map((_, i) => i);
+    const sites = setting.now.sites, places = gains.difference.map((_, i) => i).filter((i) => known(gains.difference[i]));
     if (order.value === "gain") places.sort((a, b) => gains.difference[b] - gains.difference[a]);
     if (order.value === "group") places.sort((a, b) => (sites[a].group ?? 0) - (sites[b].group ?? 0) || a - b);
     return places;
@@ -60,7 +61,7 @@ function gainsPart(setting) {
     const [e, gains] = chosen();
     const count = (v) => gains.verdicts.filter((each) => each === v).length;
     const label = `${splitNote(e)} against Local-only: ${count("gains")} sites gain, ${count("loses")} lose, ${count("open")} are too close to call. The numbers are in the table below.`;
-    const low = Math.min(0, ...gains.low), high = Math.max(0, ...gains.high), places = ordered(gains);
+    const low = Math.min(0, ...gains.low.filter(known)), high = Math.max(0, ...gains.high.filter(known)), places = ordered(gains);
     return { label, ...(places.length > MANY ? caterpillar : rows)(width, gains, places, low, high) };
   });
   function rows(width, gains, places, low, high) {
@@ -111,9 +112,10 @@ function gainsPart(setting) {
   });
   function redraw() {
     const [, gains] = chosen();
+    const missing = gains.difference.filter((d) => !known(d)).length;
     const by = (v) => gains.verdicts.filter((each) => each === v).length;
     told.textContent = `${by("gains")} gain, ${by("loses")} lose, ${by("open")} are too close to call. ` +
-      `Each interval is right 95 times in 100, so among ${gains.verdicts.length} sites about ${Math.max(1, Math.round(gains.verdicts.length / 20))} may be marked by chance.`;
+      `Each interval is right 95 times in 100, so among ${gains.verdicts.length} sites about ${Math.max(1, Math.round(gains.verdicts.length / 20))} may be marked by chance.${missing ? ` ${missing} ${missing === 1 ? "has" : "have"} no result.` : ""}`;
     chart.draw();
     listed.renew();
   }
@@ -131,7 +133,7 @@ function curvesPart(setting) {
   const cursor = h("input", { type: "range", id: "curves-round", min: 0, max: 0, value: 0, oninput: redraw });
   const cursorText = h("output", { for: "curves-round" });
   const legend = h("ul", { class: "legend", tabindex: 0, "aria-label": "Methods drawn" });
-  const splits = (e) => (both.value === "both" ? ["received", "personal"] : [shownSplit(e)]);
+  const splits = (e) => (both.value === "both" ? ["received", "personal"].filter((which) => e.curves[which]) : [shownSplit(e)]);
   const decoded = new Map();
 
   function lineOf(e, which) {  // [[round, percent, spread]]
@@ -141,7 +143,7 @@ function curvesPart(setting) {
     let values = decoded.get(curve);
     if (!values) decoded.set(curve, values = new Uint16Array(bytesOf(curve.of_sites.values).buffer));
     const sites = setting.now.sites.length;
-    return curve.of_sites.rounds.map((t, k) => [t, values[k * sites + Number(where.value)] / 100, null]);
+    return curve.of_sites.rounds.map((t, k) => [t, values[k * sites + Number(where.value)] / 100, null]).filter(([, y]) => y <= 100);
   }
   const lines = () => setting.now.experiments.flatMap((e, at) => (off.has(at) ? [] : splits(e).map((which) => ({ e, which, points: lineOf(e, which) }))));
   const last = () => Math.max(1, ...setting.now.experiments.map((e) => e.rounds));
@@ -215,7 +217,7 @@ function curvesPart(setting) {
     cursor.max = last();
     cursor.min = 1;
     if (follow) cursor.value = last();
-    const some = setting.now.experiments.some((e) => e.curves.received.of_sites);
+    const some = setting.now.experiments.some((e) => e.curves[e.reported].of_sites);
     where.offer([["mean", "mean over sites"], ...(some ? setting.now.sites.map((site, i) => [i, site.name]) : [])]);
     fillLegend();
     redraw();
