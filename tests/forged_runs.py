@@ -1,11 +1,13 @@
 """Folders of runs written by hand: of any size in no time, and with whatever a stranger may put into them."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fedpac.runs.folder import CLIENTS, FAILURES, METRICS, ROUNDS, WEIGHTS, csv_lines
+from fedpac.runs.folder import CLIENTS, FAILURES, METRICS, ROUNDS, SCORES, WEIGHTS, csv_lines
 
 CONFIG = """model = "paper"
 [method]
@@ -35,8 +37,9 @@ def forge(
     level: float = 0.9,
     names: list[str] | None = None,
     weights: bool = False,
-    failures: list[tuple[int, int, str, str]] = (),
-    environment: dict | None = None,
+    failures: Sequence[tuple[int, int, str, str]] = (),
+    scores: Sequence[str] = (),
+    environment: dict[str, Any] | None = None,
     note: str = "",
     more: str = "",
 ) -> Path:
@@ -47,12 +50,12 @@ def forge(
     config = CONFIG.format(method=method, clients=clients, rounds=wanted or rounds, seed=seed) + more
     (folder / "config.toml").write_text(config)
     held = [(i, names[i], i % 5, 300, test, *([30] * classes)) for i in range(clients)]
-    tables = {
+    tables: dict[str, list[Sequence[object]]] = {
         "clients.csv": [(*CLIENTS, *(f"class_{k}" for k in range(classes))), *held],
         "rounds.csv": [ROUNDS, *((t, clients, "1.0", "2.0", 1_000_000, 900_000) for t in range(1, rounds + 1))],
     }
     own = level + 0.03 * rng.standard_normal(clients)
-    metrics: list[tuple] = [METRICS]
+    metrics: list[Sequence[object]] = [METRICS]
     for t in range(1, rounds + 1):
         for split in ("personal", "received"):
             right = np.clip(own * (1 - np.exp(-t / 3)) + 0.01 * rng.standard_normal(clients), 0, 1)
@@ -64,6 +67,11 @@ def forge(
             alike = np.equal.outer(np.arange(clients) % 5, np.arange(clients) % 5) * rng.random((clients, clients))
             alike /= alike.sum(1, keepdims=True)
             tables["weights.csv"] += [(t, i, j, float(alike[i, j])) for i, j in zip(*np.nonzero(alike), strict=True)]
+    if scores:
+        asked = [(i, split, metric) for i in range(clients) for split in ("received", "personal") for metric in scores]
+        tables["scores.csv"] = [
+            SCORES, *((rounds, i, split, "test", metric, round(rng.random(), 4)) for i, split, metric in asked)
+        ]  # fmt: skip
     if failures:
         tables["failures.csv"] = [FAILURES, *failures]
     for name, rows in tables.items():

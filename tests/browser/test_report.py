@@ -10,7 +10,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from conftest import look
+from chromium import look
 from fedpac.report.web.page import write_report
 from fedpac.runs.read import read_runs
 from forged_runs import forge
@@ -23,7 +23,15 @@ def report(tmp_path_factory):
     names = ["Universitätsklinikum Nord-West, Abteilung Radiologie", *(f"site {i}" for i in range(1, 20))]
     forge(root / "a" / "local", "local", level=0.84, names=names)
     for seed in (0, 1):
-        forge(root / "a" / f"fedpac{seed}", "fedpac", level=0.9, seed=seed, names=names, weights=True)
+        forge(
+            root / "a" / f"fedpac{seed}",
+            "fedpac",
+            level=0.9,
+            seed=seed,
+            names=names,
+            weights=True,
+            scores=["ece", "auroc"],
+        )
     forge(root / "a" / "fedavg", "fedavg", level=0.8, names=names, failures=[(2, 3, "deadline", "site 3 was late")])
     absent = forge(root / "a" / "fedrep", "fedrep", names=names, failures=[(10, 4, "lost", "site 4 is gone")])
     rows = (absent / "metrics.csv").read_text().splitlines(keepends=True)
@@ -196,6 +204,14 @@ def test_what_sites_hold_cost_failures_and_origin(page):
     copy.send_keys(Keys.ENTER)
     assert copy.text != ""
     assert len(opened(page, "#spread")) == 20
+
+
+def test_calibration_and_other_scores(page):
+    assert "expected calibration error" in text(page, "#spread")
+    before = drawn(page, "#spread .picture svg")
+    choose(page, "#spread-measure", "ece")
+    assert drawn(page, "#spread .picture svg") != before
+    assert one(page, "#spread svg").get_attribute("aria-label").startswith("ece of every site, one row for each of 1")
 
 
 def test_hundreds_of_sites(page):

@@ -1,5 +1,6 @@
 """The report: what it says, that it holds everything it needs, and that text from a folder stays text."""
 
+import csv
 import json
 import re
 from html.parser import HTMLParser
@@ -135,6 +136,16 @@ def test_json_has_no_numbers_that_json_has_not():
     assert clean({"a": [np.float64("nan"), 1.0, float("inf")], "b": (1.5,)}) == {"a": [None, 1, None], "b": [1.5]}
 
 
+def test_scores_beside_accuracy(tmp_path):
+    folder = forge(tmp_path / "a", scores=["auroc", "ece", "confusion 1 2"])
+    (setting,) = contents([read_run(folder)])["settings"]
+    scores = setting["experiments"][0]["scores"]
+    assert set(scores) == {"auroc", "ece"}
+    rows = csv.DictReader((folder / "scores.csv").read_text().splitlines())
+    of_ece = [float(row["value"]) for row in rows if (row["split"], row["metric"]) == ("received", "ece")]
+    assert scores["ece"]["received"] == of_ece
+
+
 # --- one file -----------------------------------------------------------------------------------------------------
 
 
@@ -143,7 +154,9 @@ class Links(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.fetched, self.handlers, self.scripts = [], [], 0
+        self.fetched: list[tuple[str, str | None]] = []
+        self.handlers: list[tuple[str, str]] = []
+        self.scripts = 0
         self.feed(page)
 
     def handle_starttag(self, tag, attributes):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpac.methods.base import Which
+from fedpac.metrics import METRICS
 from fedpac.report.bubbles import drawn_of
 from fedpac.report.shown import by_group, curve_of
 from fedpac.report.style import COLOURS, MARKERS, looks
@@ -34,7 +35,12 @@ def contents(runs: Sequence[RunData]) -> dict[str, Any]:
     matrices = sum(bool(run.peer_weights) for run in runs)
     curves = sum(len(e.first.sizes) <= CURVE_SITES for s in settings for e in s.experiments)
     room = Room(WEIGHT_BYTES // max(1, matrices), CURVE_BYTES // max(1, 2 * curves))
-    return {"version": __version__, "settings": [clean(_setting(setting, room)) for setting in settings]}
+    metrics = {name: metric.about for name, metric in METRICS.items()}
+    return {
+        "version": __version__,
+        "metrics": metrics,
+        "settings": [clean(_setting(setting, room)) for setting in settings],
+    }
 
 
 class Room:
@@ -79,6 +85,7 @@ def _experiment(setting: Setting, experiment: Experiment, room: Room) -> dict[st
         "final": {which: _final(runs, which) for which in SPLITS},
         "curves": {which: _curve(runs, which, room.curves) for which in SPLITS},
         "gains": {which: _gains(setting, experiment, which) for which in SPLITS},
+        "scores": _scores(runs),
         "weights": [_weights(run, room.weights) for run in runs if run.peer_weights],
         "cost": _cost(runs),
         "failures": [failure for run in runs for failure in _failures(run)],
@@ -141,6 +148,20 @@ def _gains(setting: Setting, experiment: Experiment, which: Which) -> dict[str, 
         "high": rounded(100 * found.high, 2),
         "verdicts": found.verdicts,
     }
+
+
+def _scores(runs: Sequence[RunData]) -> dict[str, dict[str, list[float]]]:
+    """Metric -> split -> value of every site in the last round, on the test data; what was measured beside accuracy."""
+    found: dict[str, dict[str, list[float]]] = {}
+    alike = same_sites(runs)
+    for which, part, metric in sorted({key for run in alike for key in run.scores}):
+        each = [run.scores[which, part, metric] for run in alike if (which, part, metric) in run.scores]
+        if part != "test" or metric not in METRICS or metric == "accuracy":
+            continue
+        sites = range(len(runs[0].sizes))
+        values = np.array([[rounds[max(rounds)].get(i, np.nan) for i in sites] for rounds in each])
+        found.setdefault(metric, {})[which] = rounded(values.mean(axis=0), 4)
+    return found
 
 
 # --- who learned from whom ----------------------------------------------------------------------------------------

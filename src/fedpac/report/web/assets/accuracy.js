@@ -272,11 +272,20 @@ function spreadPart(setting) {
     parts.push(s("text", { x: width - 2, y: height - 1, "text-anchor": "end", class: "soft" }, `${measure.value} of a site, last round; the bar is the mean`));
     return { label: `${measure.value} of every site, one row for each of ${rows.length} methods, sorted by mean. Best: ${rows[0]?.e.name} with a mean of ${average(rows[0]?.values ?? []).toFixed(digits())}.`, height, parts };
   });
+  const scores = h("div");
+  function listScores() {
+    const names = measures().slice(1).map(([name]) => name);
+    scores.replaceChildren(...(names.length ? [table("Beside accuracy: mean over sites, last round, test data", [
+      { title: "method", text: true, value: splitNote },
+      ...names.map((name) => { const mean = (e) => average((e.scores[name] ?? {})[shownSplit(e)] ?? []); return { title: name, value: mean, show: (e) => mean(e).toFixed(3) }; })],
+    setting.now.experiments.filter((e) => Object.keys(e.scores).length), { sortable: true }),
+    h("dl", { class: "facts" }, names.map((name) => [h("dt", {}, name), h("dd", {}, all.metrics[name] ?? "")]))] : []));
+  }
   const listed = numbers("Every site", () => h("div", { class: "tall", tabindex: 0 }, table(`${measure.value} of each site, last round`, [
     { title: "site", text: true, value: (i) => setting.now.sites[i].name },
     ...rowsOf().map(({ e, values }) => ({ title: splitNote(e), value: (i) => values[i] ?? null, show: (i) => values[i]?.toFixed(digits()) ?? "–" }))],
   setting.now.sites.map((_, i) => i), { sortable: true })));
-  function redraw() { chart.draw(); listed.renew(); }
+  function redraw() { chart.draw(); listed.renew(); listScores(); }
   return part("spread", "How it is spread over sites", "One dot for each site: a high mean can hide sites that are served badly. With several seeds, a dot is the mean over them.",
-    [h("div", { class: "controls" }, measure), chart, listed], () => { measure.offer(measures()); measure.classList.toggle("hidden", measures().length < 2); redraw(); });
+    [h("div", { class: "controls" }, measure), chart, listed, scores], () => { measure.offer(measures()); measure.classList.toggle("hidden", measures().length < 2); redraw(); });
 }
