@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import signal
 import sys
 import time
@@ -13,14 +14,17 @@ import pytest
 import torch
 
 from fedpac.engines import AutoEngine, ProcessEngine, SerialEngine, make_engine, process
-from fedpac.engines.site import Failure, Outcome
+from fedpac.engines.site import Failure, Job, Outcome, Site
+from fedpac.engines.store import FolderStore
 from fedpac.errors import ConfigError, FedpacError, RunError, TrainingError
 from fedpac.federation import Federation, RoundLostError
 from fedpac.message import Message
 from fedpac.methods import make_method
 from fedpac.methods.fedavg import FedAvg
 from fedpac.methods.fedpac import FedPAC
+from fedpac.methods.fedper import FedPer
 from fedpac.sampling import Only, Uniform
+from fedpac.server import Server
 from helpers import EVERY_ENGINE, Finished, run_federation, tiny_data, tiny_task
 
 
@@ -273,6 +277,9 @@ class Forgetful(FedAvg):
             self.last = w
         return None if self.deed == "returns nothing" else super().fit(client, w, down)
 
+    def send(self, server, client):
+        return None if self.deed == "sends nothing" else super().send(server, client)
+
     def personal(self, client, down, up):
         return up.weights("w") if self.deed == "gives weights" else super().personal(client, down, up)
 
@@ -282,9 +289,24 @@ class Forgetful(FedAvg):
     [
         ("returns nothing", r"method forgetful: fit\(\) returned nothing; expected the trained weights"),
         ("sets an attribute", "method forgetful: 'last' is set on the method"),
+        ("sends nothing", r"method forgetful: send\(\) returned nothing; expected a Message to the client"),
         ("gives weights", r"method forgetful: personal\(\) returned a dict; expected the model"),
     ],
 )
 def test_a_newcomers_mistake_names_the_method_and_what_was_expected(deed, told):
     with pytest.raises(ConfigError, match=told):
         run_federation(Forgetful(deed=deed), rounds=1)
+
+
+def test_a_site_whose_folder_has_gone_is_an_outcome(tmp_path):
+    data = tiny_data()
+    task, method = tiny_task(len(data), 3), FedPer()
+    server = Server(task)
+    method.setup(server)
+    site = Site(task, method, data, FolderStore(tmp_path / "site"))
+    assert site.work(Job("learn", 0, 1, method.send(server, 0))).error is None
+    shutil.rmtree(tmp_path / "site")
+    error = site.work(Job("learn", 0, 2, method.send(server, 0))).error
+    assert error is not None
+    assert error.cause == "error"
+    assert str(tmp_path / "site") in error.reason

@@ -11,7 +11,7 @@ from fedpac.engines.site import Failure, Job, Kind, Outcome
 from fedpac.errors import ConfigError, RunError
 from fedpac.evaluation import Evaluation, Plan
 from fedpac.message import Message
-from fedpac.methods.base import Method, Which, check_optimizer
+from fedpac.methods.base import Method, Which, check_optimizer, returned
 from fedpac.metrics import misfit, validated
 from fedpac.mods.base import Context, out_of_server
 from fedpac.optimizers import Optimizer
@@ -93,8 +93,9 @@ class Federation:
         self.engine = engine
         self.sampler = Uniform() if sampler is None else sampler
         self.evaluation = Evaluation() if evaluation is None else evaluation
-        if min_replies is not None and min_replies > task.clients:
-            raise ConfigError(f"min_replies = {min_replies}, but there are only {task.clients} clients")
+        asked = self.sampler.usual(task) if isinstance(self.sampler, Uniform) and task.rounds > 1 else task.clients
+        if min_replies is not None and min_replies > asked:
+            raise ConfigError(f"min_replies = {min_replies}, but only {asked} clients are asked in a round")
         self.min_replies = min_replies
         check_optimizer(method, optimizer)
         self.server = Server(task, optimizer=optimizer or method.optimizer())
@@ -180,10 +181,15 @@ class Federation:
             failed=tally.failed,
         )
 
+    def message_to(self, client: int) -> Message:
+        """What the server would send to this client now."""
+        sent = self.method.send(self.server, client)
+        return returned(self.method, "send", sent, Message, "a Message to the client")
+
     def _learn(self, clients: Sequence[int], scored: set[int], tally: "Tally") -> dict[int, Message]:
         """What these clients answer, as far as it can be merged."""
         round = self.server.round
-        downs = {i: self.method.send(self.server, i) for i in clients}
+        downs = {i: self.message_to(i) for i in clients}
         passages = {i: out_of_server(self.task.mods, down, Context(i, round)) for i, down in downs.items()}
         tally.bytes_down += sum(passage.message.nbytes for passage in passages.values())
         kinds: dict[int, Kind] = {i: "learn-and-score" if i in scored else "learn" for i in clients}
@@ -207,7 +213,7 @@ class Federation:
     def _score(self, kind: Kind, clients: Sequence[int], tally: "Tally") -> None:
         for some in _chunks(clients):
             round, mods = self.server.round, self.task.mods
-            sent = {i: out_of_server(mods, self.method.send(self.server, i), Context(i, round)).message for i in some}
+            sent = {i: out_of_server(mods, self.message_to(i), Context(i, round)).message for i in some}
             outcomes = self._ask([Job(kind, i, round, down) for i, down in sent.items()])
             tally.count(outcomes, "received" if kind == "receive" else "personal")
 

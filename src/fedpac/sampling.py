@@ -30,9 +30,13 @@ class Uniform:
     def choose(self, task: Task, round: int, available: Sequence[int]) -> list[int]:
         if self.everybody_last and task.is_last(round):
             return list(available)
-        count = max(1, min(len(available), int(self.share * task.clients + 0.5)))
+        count = min(len(available), self.usual(task))
         drawn = torch.randperm(len(available), generator=torch_stream(task.seed, "sampling", round=round))
         return sorted(available[place] for place in drawn[:count].tolist())
+
+    def usual(self, task: Task) -> int:
+        """How many take part in a round other than the last, if they are there."""
+        return max(1, int(self.share * task.clients + 0.5))
 
 
 @dataclass(frozen=True)

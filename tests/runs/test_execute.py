@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from fedpac.config import make_config
-from fedpac.errors import CheckpointError, RunError, TrainingError
+from fedpac.errors import CheckpointError, ConfigError, RunError, TrainingError
 from fedpac.methods.fedavg import FedAvg
 from fedpac.methods.fedpac import FedPAC
 from fedpac.runs.execute import advance, resume, run
@@ -169,6 +169,20 @@ def test_a_finished_run_is_left_alone(tmp_path, reference):
     before = {p.name: p.read_bytes() for p in folder.iterdir()}
     assert resume(folder) == json.loads(before["summary.json"])
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("ways", "told"),
+    [
+        ({"run__min_replies": 5}, "only 4 clients are asked"),
+        ({"run__min_replies": 3, "run__participation": 0.5}, "only 2 clients are asked"),
+        ({"run__engine": "serial", "run__deadline": 1.0}, "'serial' cannot end a client that is late"),
+    ],
+)
+def test_settings_that_cannot_work_leave_no_folder_behind(tmp_path, ways, told):
+    with pytest.raises(ConfigError, match=told):
+        run(small(**ways), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_half_written_line_is_forgotten(tmp_path, reference):

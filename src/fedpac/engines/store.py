@@ -88,9 +88,9 @@ class FolderStore(StateStore):
         return self._read(client, rounds[-1]) if rounds else {}
 
     def save(self, client: int, round: int, state: State) -> None:
-        for later in [kept for kept in self._rounds(client) if kept > round]:
-            self._path(client, later).unlink(missing_ok=True)  # of rounds that the server has taken back
         with explained(self.folder):
+            for later in [kept for kept in self._rounds(client) if kept > round]:
+                self._path(client, later).unlink(missing_ok=True)  # of rounds that the server has taken back
             write_atomically(self._path(client, round), Message(**state).to_bytes(), mode=0o600)
             for old in self._rounds(client)[: -self.KEPT]:
                 self._path(client, old).unlink(missing_ok=True)
@@ -99,9 +99,9 @@ class FolderStore(StateStore):
         return self.folder / f"client-{client}-round-{round}.safetensors"
 
     def _rounds(self, client: int) -> list[int]:
-        names = (
-            re.fullmatch(rf"client-{client}-round-(\d+)\.safetensors", file.name) for file in self.folder.iterdir()
-        )
+        with explained(self.folder):
+            files = [file.name for file in self.folder.iterdir()]
+        names = (re.fullmatch(rf"client-{client}-round-(\d+)\.safetensors", name) for name in files)
         return sorted(int(found[1]) for found in names if found)
 
     def _read(self, client: int, round: int) -> State:

@@ -246,24 +246,10 @@ def conduct(
     farewell   what is to be done with the clients after the last round
     """
     method, mark = config.make_method(), fingerprint(config)
-    if not store.begun:  # only now: bad data or settings leave nothing behind
-        store.create(config.to_toml(), census.rows, census.columns)
     path = store.path / CHECKPOINT
-    if lost_checkpoint(store, config):
-        raise RunError(
-            f"{store.path} has {len(store.rows('rounds.csv'))} rounds, but no {CHECKPOINT} to go on from: restore that "
-            f"file, or {once_more(store.path)}"
-        )
-    saved = saved_state(store, config)  # before anything is changed in the folder
-    _check_same_data(store, census)
-    known = census.held | {"method": {"title": method.title, "reported": method.reported}}
-    if census.preprocessing is not None:
-        store.write_text("preprocessing.json", census.preprocessing)
-    done = saved.round if saved else 0
-    store.truncate(done, _results(config, task, done))
-    _record_session(store, data_dir, done, known)
     with open_engine(method) as engine:
         federation = make_federation(config, task, method, engine)
+        saved = _opened(store, config, task, method, census, data_dir)  # last: bad settings leave nothing behind
         if saved:
             federation.server.round, federation.server.state = saved.round, saved.server
             engine.restore(saved.clients)
@@ -293,6 +279,28 @@ def conduct(
         if farewell is not None:
             farewell(federation)
     store.write_json("summary.json", {**summarise(read_run(store.path)), **_origin(store)})
+
+
+def _opened(
+    store: RunStore, config: Config, task: Task, method: Method, census: Census, data_dir: Path | None
+) -> Checkpoint | None:
+    """Make the folder ready for further rounds; what they go on from, if anything."""
+    if not store.begun:
+        store.create(config.to_toml(), census.rows, census.columns)
+    if lost_checkpoint(store, config):
+        raise RunError(
+            f"{store.path} has {len(store.rows('rounds.csv'))} rounds, but no {CHECKPOINT} to go on from: restore that "
+            f"file, or {once_more(store.path)}"
+        )
+    saved = saved_state(store, config)  # before anything is changed in the folder
+    _check_same_data(store, census)
+    known = census.held | {"method": {"title": method.title, "reported": method.reported}}
+    if census.preprocessing is not None:
+        store.write_text("preprocessing.json", census.preprocessing)
+    done = saved.round if saved else 0
+    store.truncate(done, _results(config, task, done))
+    _record_session(store, data_dir, done, known)
+    return saved
 
 
 def _selection_so_far(config: Config, task: Task, method: Method, store: RunStore) -> Selection | None:
