@@ -85,7 +85,7 @@ def main() -> None:
 
     fit(
         model, authors_scenario(), "fedpac", settings={"augmented": augmented}, rounds=ROUNDS, lr=0.02, seed=SEED,
-        evaluate_every=5, workers=1, progress=show,
+        evaluate_every=5, workers=1, callbacks=[show],
     )  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from statistics import mean, pstdev
 import torch
 from torch import Tensor
 
-from fedpac.api import ClientModel, Result, fit
+from fedpac.api import Result, fit
+from fedpac.bundles.client_model import ClientModel
 from fedpac.config import Config, make_config
 from fedpac.data.clients import ClientData, Samples, Scenario
 from fedpac.data.scenario import build

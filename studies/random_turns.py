@@ -65,7 +65,7 @@ def main() -> None:
 
         fit(
             paper_cnn((1, 28, 28), 10), scenario(DEGREES), method,
-            rounds=rounds, lr=0.01, evaluate_every=10, workers=1, progress=show,
+            rounds=rounds, lr=0.01, evaluate_every=10, workers=1, callbacks=[show],
         )  # fmt: skip
 
 

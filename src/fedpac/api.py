@@ -1,37 +1,40 @@
 """For Python programs: train on your own model and data, and use the model that each client ends up with."""
 
 import copy
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import nn
 
+from fedpac.bundles import check_free
+from fedpac.bundles.client_model import ClientModel, client_model
+from fedpac.callbacks import Beginning, Callbacks, Given, Stopped
 from fedpac.config import RunConfig, ServerConfig, check_selection
-from fedpac.data.clients import ClientData, Scenario
+from fedpac.data.clients import Scenario
+from fedpac.data.collections import scenario_of
 from fedpac.data.config import DataConfig
-from fedpac.data.own import ArrayLike, from_arrays, of_newcomer
+from fedpac.data.own import ArrayLike, of_newcomer
+from fedpac.data.published import PUBLISHED
 from fedpac.data.scenario import build
 from fedpac.data.validation import held_out
 from fedpac.engines import make_engine
 from fedpac.engines.site import Site
 from fedpac.engines.store import MemoryStore
-from fedpac.errors import ConfigError, DataError, FedpacError, RunError
+from fedpac.errors import ConfigError, FedpacError, RunError
 from fedpac.evaluation import Evaluation
 from fedpac.federation import Federation, RoundReport
-from fedpac.files import explained, write_atomically
+from fedpac.files import explained
 from fedpac.methods import Method, make_method
 from fedpac.methods.base import Which
 from fedpac.metrics import headline
 from fedpac.newcomers import Reception
+from fedpac.provenance import provenance
 from fedpac.recipe import Recipe
 from fedpac.runs.execute import make_task, saved_state
 from fedpac.runs.folder import CHECKPOINT, SELECTED, RunStore
@@ -41,8 +44,9 @@ from fedpac.server import Server
 from fedpac.strict import Checked, checked, shown
 from fedpac.task import State, Task
 from fedpac.threads import one_thread
-from fedpac.training import evaluate, logits
+from fedpac.training import evaluate
 
+ORIGIN = ("command", "commit", "versions", "kernels", "machine")  # of a run's first session
 Arrays = Sequence[ArrayLike]  # x_train, y_train, x_test, y_test; perhaps x_validation, y_validation
 
 
@@ -74,12 +78,13 @@ def fit(
     engine: str = "auto",
     device: str = "cpu",
     workers: int | None = None,
-    progress: Callable[[RoundReport], None] | None = None,
+    callbacks: Sequence[Given] = (),
 ) -> "Result":
     """Train on the clients' data and give back one model per client.
 
     model      a torch module with a `body` (input -> features) and a `head` (features -> logits); it is not changed
-    clients    (x_train, y_train, x_test, y_test) of every client, numpy or torch; or a scenario, see fedpac.from_folder
+    clients    (x_train, y_train, x_test, y_test) of every client, numpy or torch; (train, test) of torch Datasets or
+               Hugging Face's, or folders of the latter; or a scenario, see fedpac.from_folder and from_datasets
     method     a name ('fedpac methods' lists them) with its `settings`, or an instance of a Method of your own
     device     what clients are trained on, 'cuda' for instance; the result is on the CPU
     sampler    who takes part in a round: an object with `choose`, see fedpac.sampling; unset, a random `participation`
@@ -91,12 +96,13 @@ def fit(
     validation_share  held out of each client's training data; `result.selected` is then the round that they choose
     select_by  the metric that they choose by; unset, accuracy
     patience   stop after so many evaluations without a better one on validation data
-    progress   called after every round with its report
+    callbacks  see every round: functions that take its report, or fedpac.callbacks. One that returns True or raises
+               ends the training, and what was trained is kept: `result.stopped` says why
 
         result = fedpac.fit(model, clients, method="fedpac", rounds=20, lr=0.05, seed=0)
         result.models[3].predict(x)
     """
-    scenario = clients if isinstance(clients, Scenario) else from_arrays(clients, classes)
+    scenario = clients if isinstance(clients, Scenario) else scenario_of(clients, classes)
     if validation_share is not None:
         _section(DataConfig, validation_share=validation_share)
         scenario = held_out(scenario, validation_share, seed)
@@ -117,24 +123,29 @@ def fit(
     )  # fmt: skip
     history: list[RoundReport] = []
     selected: Result | None = None
-    with make_engine(run.engine, task, method, scenario.clients, run.workers, run.deadline) as running:
+    told = Callbacks(callbacks)
+    settings_used = {**recipe.model_dump(mode="json"), **method.model_dump(mode="json"), "seed": run.seed}
+    told.begin(Beginning(method.title, method.reported, clients_in_all, run.rounds, settings=settings_used))
+    engine_used = make_engine(run.engine, task, method, scenario.clients, run.workers, run.deadline)
+    with engine_used as running, told.ending():
         federation = Federation(
             task, method, running, sampler=sampler or Uniform(run.participation),
             evaluation=Evaluation(run.evaluate_every), min_replies=run.min_replies, optimizer=optimizer,
         )  # fmt: skip
         for report in federation.rounds():
             history.append(report)
-            if progress is not None:
-                progress(report)
             if selection is not None:
                 selection.see(report.round, report.measured(method.reported, selection.key))
                 if selection.best == report.round:
                     then = Server(task, copy.deepcopy(federation.server.state))  # a merge may work in place
                     then.round = report.round
                     selected = Result(task, method, scenario, then, dict(running.snapshot()), history[:])
-                if selection.exhausted:
-                    break
-        return Result(task, method, scenario, federation.server, dict(running.snapshot()), history, selected)
+            if told.see(report) or (selection is not None and selection.exhausted):
+                break
+        states = dict(running.snapshot())
+    if told.stopped is not None and told.stopped.error is not None:
+        warnings.warn(f"the training {told.stopped}", stacklevel=2)
+    return Result(task, method, scenario, federation.server, states, history, selected, stopped=told.stopped)
 
 
 def _selection(scenario: Scenario, run: RunConfig) -> Selection | None:
@@ -206,7 +217,12 @@ def load_run(
     task = make_task(config, scenario, device="cpu")  # wherever it was trained
     server = Server(task, saved.server)
     server.round = saved.round
-    return Result(task, config.make_method(), scenario, server, saved.clients, [])
+    origin = {key: store.read_json("environment.json")["sessions"][0][key] for key in ORIGIN}
+    if (published := PUBLISHED.get(config.data.dataset)) is not None:
+        origin["data_licence"] = published.licence
+    return Result(
+        task, config.make_method(), scenario, server, saved.clients, [], network=config.model, provenance=origin
+    )
 
 
 @dataclass(repr=False)
@@ -224,6 +240,9 @@ class Result:
     states: dict[int, State]
     history: list[RoundReport]
     chosen: "Result | None" = None
+    stopped: Stopped | None = None  # by a callback, before the last round
+    network: str | None = None  # what the run's config calls it
+    provenance: dict[str, Any] | None = None  # of the run that it was loaded from
 
     def __repr__(self) -> str:
         return f"Result({self.method.title}, {len(self)} clients, round {self.server.round})"
@@ -252,9 +271,8 @@ class Result:
         x, y = self.scenario.clients[client].test.tensors()
         return evaluate(self.model(client).module, self.task.cast(x), y)[0]
 
-    def model(self, client: int, which: Which | None = None) -> "ClientModel":
-        if not isinstance(client, int) or not 0 <= client < len(self):
-            raise FedpacError(f"there is no client {client}; there are 0 to {len(self) - 1}")
+    def model(self, client: int | str, which: Which | None = None) -> "ClientModel":
+        client = self.number(client)
         which = which or self.method.reported
         if which not in ("received", "personal"):
             raise ConfigError(f"which = {which!r}; expected 'received' or 'personal'")
@@ -263,8 +281,34 @@ class Result:
         with one_thread():
             site = Site(self.task, self.method, self.scenario.clients, store)
             module = site.model_of(client, which, self.server.round + 1, self.method.send(self.server, client))
-        data = self.scenario.clients[client]
-        return ClientModel(module.eval().to("cpu"), client, which, self.method.name, data, self.task)
+        return client_model(
+            module, client, which, self.method, self.task, self.scenario, self.network, self._provenance()
+        )
+
+    def _provenance(self) -> dict[str, Any]:
+        task = self.task
+        return {
+            "data": self.scenario.name, "note": self.scenario.note, "clients": len(self), "round": self.server.round,
+            "seed": task.seed, "training": task.recipe.model_dump(mode="json"),
+            "settings": self.method.model_dump(mode="json"), **(self.provenance or provenance()),
+        }  # fmt: skip
+
+    def number(self, client: int | str) -> int:
+        """A client's number, by its number or its name."""
+        names = [data.name for data in self.scenario.clients]
+        if client in names:
+            return names.index(str(client))
+        number = int(client) if str(client).isdecimal() else -1
+        if not 0 <= number < len(self):
+            raise FedpacError(f"there is no client {client}; there are 0 to {len(self) - 1}: {shown_names(names)}")
+        return number
+
+    def save(self, folder: Path | str, licence: str = "", onnx: bool = True) -> list[Path]:
+        """A bundle for each client, under its name in a new folder; see ClientModel.save."""
+        folder = Path(folder)
+        with explained(folder):
+            check_free(folder)
+        return [model.save(folder / safe_name(model.name), licence, onnx) for model in self.models]
 
     def welcome(self, x: "ArrayLike | None" = None, y: "ArrayLike | None" = None) -> "ClientModel":
         """The model of a client that never took part, from its labelled samples, as many as it has.
@@ -280,7 +324,19 @@ class Result:
         with one_thread():
             down = Reception(self.method, self.server).welcome(client, len(own.train), site.work)
             module = site.model_of(client, "new", self.server.round + 1, down)
-        return ClientModel(module.eval().to("cpu"), client, "received", self.method.name, like, self.task)
+        own = replace(own, name="newcomer")
+        return client_model(
+            module, client, "received", self.method, self.task, self.scenario, self.network, self._provenance(), own
+        )
+
+
+def safe_name(name: str) -> str:
+    """A client's name as that of a folder."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-") or "client"
+
+
+def shown_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (" ..." if len(names) > 10 else "")
 
 
 class Models(Sequence["ClientModel"]):
@@ -302,84 +358,3 @@ class Models(Sequence["ClientModel"]):
         if not -len(self) <= client < len(self):
             raise IndexError(f"there is no client {client}; there are {len(self)}")
         return self.result.model(client % len(self))
-
-
-@dataclass(frozen=True, eq=False)
-class ClientModel:
-    """One client's model. `module` is the torch module itself; it takes normalised samples."""
-
-    module: nn.Module = field(repr=False)
-    client: int
-    which: Which
-    method: str
-    data: ClientData = field(repr=False)
-    task: Task = field(repr=False)
-
-    def predict(self, x: ArrayLike) -> NDArray[np.int64]:
-        """The class of every sample; x as in the training data: uint8 images, floats or whole numbers."""
-        classes: NDArray[np.int64] = self.predict_proba(x).argmax(axis=1)
-        return classes
-
-    def predict_proba(self, x: ArrayLike) -> NDArray[np.float64]:
-        """(samples, classes): the probability of each class."""
-        with one_thread():
-            scores = logits(self.module, self.task.cast(self.prepare(x)))
-        proba: NDArray[np.float64] = F.softmax(scores.double(), dim=1).numpy()  # the same for log-probabilities
-        return proba
-
-    def prepare(self, x: ArrayLike) -> Tensor:
-        """Samples in the form of the training data, normalised in the same way."""
-        pool = self.data.train.pool
-        expected = tuple(pool.x.shape[1:])
-        try:
-            x = torch.as_tensor(x)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise DataError(f"x is no array of numbers ({error})") from None
-        images, whole = pool.x.dtype == torch.uint8, not pool.x.is_floating_point()
-        if x.dtype == torch.uint8 and not whole:
-            raise DataError("x has bytes, but the model was trained on floats; convert it in the same way")
-        if x.dtype == torch.uint8 and images:
-            if x.dim() == 3 and expected[0] == 1:
-                x = x.unsqueeze(1)
-            elif x.dim() == 4 and tuple(x.shape[1:]) != expected:
-                x = x.permute(0, 3, 1, 2)
-        if tuple(x.shape[1:]) != expected:
-            raise DataError(f"x has shape {tuple(x.shape)}, expected (samples, {', '.join(map(str, expected))})")
-        if not len(x):
-            raise DataError("x has no samples")
-        if x.is_floating_point():
-            if whole and not images and not self.task.floats_only:
-                raise DataError(f"x has {x.dtype}; the model was trained on whole numbers, such as tokens")
-            if not x.float().isfinite().all():
-                raise DataError("x has values that are infinite or not a number")
-            return x
-        if not images:
-            return x.long() if whole else x.to(self.task.dtype)
-        if x.dtype != torch.uint8:
-            raise DataError(f"x has {x.dtype}; images are bytes (uint8), or floats that are normalised already")
-        mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (pool.mean, pool.std))
-        return (x.float() / 255 - mean) / std
-
-    def save(self, path: Path | str) -> Path:
-        """The weights as safetensors, under the names of the module's own state_dict."""
-        from safetensors.torch import save
-
-        path = Path(path)
-        if path.suffix != ".safetensors":
-            raise ConfigError(f"a model is saved as safetensors, and {path} is none: choose {path.stem}.safetensors")
-        weights = self.module.state_dict()
-        if weights.keys() != self.task.model.state_dict().keys():
-            raise FedpacError(
-                f"the {self.which} model of {self.method} is more than one network and cannot be saved as one; "
-                "use it through predict"
-            )
-        pool = self.data.train.pool
-        about = {
-            "method": self.method, "client": self.client, "which": self.which, "classes": self.task.classes,
-            "shape": list(pool.x.shape[1:]), "mean": pool.mean, "std": pool.std,
-        }  # fmt: skip
-        with explained(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            tensors = {name: tensor.detach().contiguous().clone() for name, tensor in sorted(weights.items())}
-            write_atomically(path, save(tensors, {"fedpac": json.dumps(about)}))
-        return path

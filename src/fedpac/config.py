@@ -25,7 +25,7 @@ SiteName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]  
 
 HOW = {"engine", "device", "workers", "deadline", "min_replies", "checkpoint_every"}  # of RunConfig
 YOUNGER = {  # keys that came later, by section
-    "data": {"validation_share"},
+    "data": {"validation_share", "image_size", "image_fit", "image_colour"},
     "federation": {"joined", "validation_share"},
     "training": {
         "optimizer", "schedule", "warmup", "step_every", "step_factor", "clip", "class_weights", "label_smoothing",

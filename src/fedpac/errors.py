@@ -36,6 +36,10 @@ class NotEvaluatedError(RunError):
     """A run that has begun, but has no result to show yet."""
 
 
+class ModelError(FedpacError):
+    """A saved model that is missing, damaged or not what it claims to be."""
+
+
 class TrainingError(FedpacError):
     """Training that left the numbers: says which client and which round."""
 

@@ -252,12 +252,24 @@ def test_predict_and_export(fedpac):
     np.savez("x.npz", x=x, y=np.arange(5))
     code, text, complaint = fedpac("predict", "r", "x.npz", "--client", 1)
     assert code == 0
-    assert len(text.splitlines()) == 5
+    header, *rows = list(csv.reader(text.splitlines()))
+    assert header == ["row", "class", *(f"p({k})" for k in range(10))]
+    assert [row[0] for row in rows] == ["0", "1", "2", "3", "4"]
+    assert all(float(row[2 + int(row[1])]) == max(map(float, row[2:])) for row in rows)
     assert "of 5 samples" in complaint
     Image.fromarray(x[0]).save("x.png")
-    assert fedpac("predict", "r", "x.png", "--client", 1)[1] == text.splitlines(keepends=True)[0]
+    assert fedpac("predict", "r", "x.png", "--client", "client 1")[1].splitlines() == text.splitlines()[:2]
     assert fedpac("export", "r", "--client", 1, "--out", "m.safetensors", "--which", "personal")[0] == 0
     assert Path("m.safetensors").exists()
+
+    code, printed, _ = fedpac("export", "r", "--client", "client 1", "--out", "model", "--licence", "CC-BY-4.0")
+    assert code == 0
+    assert "model.onnx is the same model" in printed
+    Path("r").rename("moved")  # a bundle needs neither the run nor its data
+    assert fedpac("predict", "model", "x.npz")[1] == text
+    assert fedpac("predict", "model", "x.npz", "--out", "classes.csv")[1] == ""
+    assert Path("classes.csv").read_text() == text
+    Path("moved").rename("r")
 
     Image.fromarray(x[0][:20]).save("small.png")
     Path("broken.npz").write_bytes(b"PK")
@@ -276,7 +288,11 @@ def test_predict_and_export(fedpac):
         (["predict", "r", "small.png"], "expected 28 x 28"),
         (["predict", "r", "r/config.toml"], "not a readable PNG or JPEG image"),
         (["predict", "r", "x.npz", "--client", "9"], "no client 9"),
-        (["export", "r", "--which", "both"], "expected 'received' or 'personal'"),
+        (["predict", "r", "x.npz", "--client", "north"], "no client north; there are 0 to 3: client 0"),
+        (["export", "r", "--which", "both", "--out", "m"], "expected 'received' or 'personal'"),
+        (["export", "r", "--out", "model"], "is there already"),
+        (["predict", "model", "x.npz", "--client", "1"], "one client's model: --client is for runs"),
+        (["predict", "model", "rows.csv"], "there is no file"),
     ):
         code, printed, complaint = fedpac(*arguments)
         assert (code, printed, message in complaint, "Traceback" in complaint) == (1, "", True, False), complaint

@@ -116,7 +116,7 @@ def test_reproduce_says_where_it_writes_and_leaves_the_docs_of_others_alone(tmp_
     assert (tmp_path / "fedpac-results").exists() != checkout
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model.pt", "model"])
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt"])
 def test_a_model_is_not_written_under_the_name_of_another_format(seeds, name):
     folder, _ = seeds
     code, _, complaint = typed("export", "runs/fedavg-digits-seed0", "--out", name, cwd=folder)

@@ -306,7 +306,7 @@ def test_a_run_on_tables_is_reproducible_and_goes_on_after_an_interruption(hospi
 
     run(config(5), tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(config(5), tmp_path / "broken", progress=stop)
+        run(config(5), tmp_path / "broken", callbacks=[stop])
     resume(tmp_path / "broken")
     assert exact(tmp_path / "whole") == exact(tmp_path / "broken")
     prepared = [(tmp_path / name / "preprocessing.json").read_bytes() for name in ("whole", "broken")]

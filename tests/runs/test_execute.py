@@ -300,7 +300,7 @@ def test_a_run_goes_on_with_its_own_data_only(tmp_path):
     arrays = {"x": stream.normal(size=(80, 5)), "y": np.arange(80) % 2, "owner": np.arange(80) // 20}
     np.savez(path, **arrays)
     sections = {"model": "logistic", "data": {"scenario": "natural", "path": str(path)}, "run": {"rounds": 4}}
-    advance(make_config(sections), folder, stop=lambda report: report.round == 2)
+    advance(make_config(sections), folder, callbacks=[lambda report: report.round == 2])
     before = exact(folder)
     arrays["x"][7] += 1e-3  # counts and shapes are the same
     np.savez(path, **arrays)

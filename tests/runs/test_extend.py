@@ -115,7 +115,7 @@ def test_what_cannot_be_extended_is_left_as_it_is(tmp_path):
 
 def test_a_run_that_was_interrupted_is_extended_as_if_it_had_been_longer_from_the_start(tmp_path):
     config = small(rounds=7, method="scaffold", **SOME)
-    advance(config, tmp_path / "run", stop=lambda report: report.round == 5)
+    advance(config, tmp_path / "run", callbacks=[lambda report: report.round == 5])
     resume(tmp_path / "run", rounds=9)
     run(small(rounds=9, method="scaffold", **SOME), tmp_path / "long")
     assert exact(tmp_path / "run") == exact(tmp_path / "long")

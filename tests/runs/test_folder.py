@@ -60,7 +60,7 @@ def test_two_processes_on_one_folder(tmp_path):
             started.set()
             time.sleep(60)
 
-        run(small(), tmp_path / "run", progress=hold)
+        run(small(), tmp_path / "run", callbacks=[hold])
 
     process = fork.Process(target=work)
     process.start()

@@ -117,7 +117,7 @@ def test_early_stopping_survives_an_interruption(tmp_path):
     def halfway(report):
         return report.round == chosen + 1
 
-    advance(patient, tmp_path / "halved", stop=halfway)
+    advance(patient, tmp_path / "halved", callbacks=[halfway])
     assert not (tmp_path / "halved" / "summary.json").exists()
     resume(tmp_path / "halved")
     assert exact(tmp_path / "halved") == exact(tmp_path / "whole")
@@ -126,11 +126,11 @@ def test_early_stopping_survives_an_interruption(tmp_path):
 
 
 def test_rows_after_the_checkpoint_are_forgotten(tmp_path):
-    advance(config(), tmp_path / "run", stop=lambda report: report.round == 4)
+    advance(config(), tmp_path / "run", callbacks=[lambda report: report.round == 4])
     before = (tmp_path / "run" / "scores.csv").read_bytes()
     with (tmp_path / "run" / "scores.csv").open("a") as file:
         file.write("5,0,received,test,auroc,0.5\n5,1,rec")
-    advance(config(), tmp_path / "run", stop=lambda report: report.round == 5)
+    advance(config(), tmp_path / "run", callbacks=[lambda report: report.round == 5])
     after = (tmp_path / "run" / "scores.csv").read_bytes()
     assert after.startswith(before)
     assert b"5,0,received,test,auroc,0.5\n" not in after

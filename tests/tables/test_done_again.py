@@ -26,7 +26,9 @@ def test_a_run_without_its_checkpoint_is_done_again_and_stays_until_then(filled,
 
     with cell.claimed() as place:
         assert place != cell.folder
-        advance(cell.config, place, stop=lambda report: report.round == 3)  # interrupted before it has come as far
+        advance(
+            cell.config, place, callbacks=[lambda report: report.round == 3]
+        )  # interrupted before it has come as far
     begun = contents(place)
     assert contents(cell.folder) == before
     assert [found.path for found in read_runs([cell.folder.parent])] == [cell.folder]
@@ -58,6 +60,6 @@ def test_few_rounds_without_a_checkpoint_stay_too_and_a_restored_one_is_used(tmp
     checkpoint.unlink()
     place = cell.workplace
     assert place != cell.folder
-    advance(cell.config, place, stop=lambda report: True)
+    advance(cell.config, place, callbacks=[lambda report: True])
     checkpoint.write_bytes(kept)
     assert cell.workplace == cell.folder

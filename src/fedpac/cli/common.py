@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from rich.markup import escape
 from fedpac.cli.app import counted, on_interrupt, out
 
 if TYPE_CHECKING:
+    from fedpac.callbacks import Given
     from fedpac.config import Config
     from fedpac.federation import RoundReport
     from fedpac.inspect.profile import Profile
@@ -208,6 +209,7 @@ def carry_out(
     workers: int | None = None,
     result: bool = True,
     profile: bool = False,
+    callbacks: Sequence[Given] = (),
 ) -> None:
     """Run or resume with progress, then show and draw the result."""
     from fedpac.inspect.profile import Profile
@@ -231,18 +233,13 @@ def carry_out(
         ProgressBar(config.run.rounds) as progress,
         Profile() if profile else nullcontext() as measured,
     ):
-
-        def see(report: RoundReport) -> None:
-            progress.see(report)
-            if measured is not None:
-                measured.see(report)
-
+        told = [progress.see, *([measured.see] if measured is not None else []), *callbacks]
         if config.run.engine == "flower":
             summary = _federate(config, folder, data_dir, continuing)
         elif continuing:  # with the method that the config names: whoever made the config was asked about it
-            summary = resume_run(folder, data_dir, see, workers, method=config.method["name"])
+            summary = resume_run(folder, data_dir, told, workers, method=config.method["name"])
         else:
-            summary = start_run(config, folder, data_dir, see)
+            summary = start_run(config, folder, data_dir, told)
     if summary["note"]:
         out.print(f"[yellow]Not the published data: {escape(summary['note'])}[/]")
     show_preprocessing(folder)

@@ -109,6 +109,8 @@ def _show_scenario(
         f"{escape(built.name)}: {counted(len(built.clients), 'client')} with {sizes.min()} to {sizes.max()} training "
         f"samples of {held.min()} to {held.max()} classes"
     )
+    if built.class_names:
+        out.print(f"classes: {escape(', '.join(built.class_names))}", soft_wrap=True)
     within, between = repeated(built)
     repeats = [f"{within:,} clients hold a training sample more than once"] if within else []
     repeats += [f"{between:,} training samples are held by several clients"] if between else []

@@ -11,19 +11,44 @@ from rich.markup import escape
 from fedpac.cli.app import DataDir, Folder, OwnMethod, Trust, WhichModel, app, out
 
 
-@app.command(epilog="Example:  fedpac export runs/fedpac-digits-seed0 --client 3 --out model.safetensors")
+@app.command(
+    epilog="Examples:  fedpac export runs/fedpac-digits-seed0 --client 3 --out model  |  "
+    "fedpac export runs/hospitals --client north --selected --licence CC-BY-4.0 --out north-model  |  "
+    "fedpac export runs/hospitals --client north --out weights.safetensors"
+)
 def export(
     folder: Folder,
-    client: Annotated[int, typer.Option(help="Whose model.")] = 0,
-    target: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("model.safetensors"),
+    client: Annotated[str, typer.Option(help="Whose model: a name or a number.")] = "0",
+    target: Annotated[
+        Path, typer.Option("--out", help="A new folder for the bundle, or a .safetensors file for the weights alone.")
+    ] = Path("model"),
     which: WhichModel = None,
+    selected: Annotated[bool, typer.Option("--selected", help="Of the round that validation data chose.")] = False,
+    licence: Annotated[str, typer.Option(help="What others may do with the model: a line for model.json.")] = "",
+    onnx: Annotated[bool, typer.Option(help="Write model.onnx too, where the model can be expressed in it.")] = True,
     data_dir: DataDir = None,
     method: OwnMethod = None,
     trust: Trust = False,
 ) -> None:
-    """Write a client's model as safetensors, for any torch program."""
-    from fedpac.api import load_run
+    """Write a client's model as a bundle: a folder that predicts without the run and its data.
 
-    model = load_run(folder, data_dir, method, trust).model(client, which)  # type: ignore[arg-type]
-    written = model.save(target)
-    out.print(f"The {model.which} model of client {client} is in {escape(str(written))}", soft_wrap=True)
+    model.json says what it is; 'fedpac predict FOLDER rows.csv' and fedpac.load_model use it.
+    """
+    from fedpac.api import load_run
+    from fedpac.bundles import check_free, read_card
+    from fedpac.bundles.card import ONNX
+
+    if target.suffix != ".safetensors":
+        check_free(target)  # before the work
+    model = load_run(folder, data_dir, method, trust, selected).model(client, which)  # type: ignore[arg-type]
+    written = model.save(target, licence, onnx)
+    out.print(f"The {model.which} model of {escape(model.name)} is in {escape(str(written))}", soft_wrap=True)
+    if not written.is_dir():
+        return
+    card = read_card(written)
+    if ONNX in card.files:
+        out.print("model.onnx is the same model: onnxruntime's probabilities are torch's", soft_wrap=True)
+    elif onnx:
+        out.print(f"[yellow]There is no model.onnx: {escape(card.onnx)}[/]", soft_wrap=True)
+    for note in card.notes:
+        out.print(f"[yellow]Before you pass it on: it {escape(note)}[/]", soft_wrap=True)

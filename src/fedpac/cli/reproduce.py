@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +16,7 @@ from fedpac.errors import FedpacError, RunError, RunInUseError
 from fedpac.tables import RESULTS
 
 if TYPE_CHECKING:
-    from fedpac.federation import RoundReport
+    from fedpac.callbacks import Given
     from fedpac.tables.cells import Cell
 
 
@@ -82,7 +82,7 @@ def reproduce(
     out.print(f"Runs go to {escape(str(folder))}, the page of results to {escape(str(page))}.", soft_wrap=True)
 
     @contextmanager
-    def watch(at: int, cell: Cell) -> Iterator[Callable[[RoundReport], None]]:
+    def watching(at: int, cell: Cell) -> Iterator[list[Given]]:
         setting, done, place = cell.experiment.settings[cell.setting], cell.done(), cell.workplace
         there = (
             f", has {counted(done, 'round')}{'' if place == cell.folder else ' without a checkpoint, is done again'}"
@@ -94,7 +94,7 @@ def reproduce(
         )
         try:
             with ProgressBar(cell.goal(rounds)) as progress:
-                yield progress.see
+                yield [progress.see]
         except RunInUseError:
             out.print("another process has it")
             raise
@@ -105,7 +105,7 @@ def reproduce(
 
     with on_interrupt(lambda: "the same command goes on from here"):
         for _ in fill(
-            wanted, minutes=minutes, rounds=rounds, data_dir=data_dir, workers=workers, watch=watch, failed=failed
+            wanted, minutes=minutes, rounds=rounds, data_dir=data_dir, workers=workers, watching=watching, failed=failed
         ):
             write_page([FilledTable.of(experiment, results) for experiment in shown], page)
         tables = [FilledTable.of(experiment, results) for experiment in shown]

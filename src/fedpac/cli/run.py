@@ -9,6 +9,7 @@ import typer
 
 from fedpac.cli.app import DataDir, Sets, Workers, app
 from fedpac.cli.common import carry_out, show_comparison
+from fedpac.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedpac.config import Config
@@ -32,6 +33,7 @@ FLAGS = {  # flag -> key of the config
     "fedpac run experiment.toml --set training.lr=0.05 --set method.lam=0 --seeds 3  |  "
     "fedpac run --tables schema.toml --method fedpac --rounds 20  |  "
     "fedpac run --tables schema.toml --validation 0.2 --metrics auroc,ece --set run.patience=5  |  "
+    "fedpac run --dataset digits --track tensorboard:logs --track rounds.jsonl  |  "
     "fedpac run --method my_package.my_module:MyMethod --dataset digits",
 )
 def run(
@@ -70,6 +72,13 @@ def run(
     ] = None,
     data_dir: DataDir = None,
     sets: Sets = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TARGET",
+            help="Write rounds to a file (.jsonl, .csv), tensorboard:FOLDER or mlflow:URI. Repeatable.",
+        ),
+    ] = None,
     figures: Annotated[bool, typer.Option(help="Draw the run's figures at the end.")] = True,
     profile: Annotated[bool, typer.Option("--profile", help="Show at the end where the time went.")] = False,
 ) -> None:
@@ -78,6 +87,7 @@ def run(
     The paper's settings fill in whatever is not said; the folder's config.toml states them all.
     """
     from fedpac.config import changed, make_config, override, read_config
+    from fedpac.tracking import tracker
 
     values: dict[str, Any] = read_config(config) if config else {}
     if method is not None:
@@ -95,8 +105,11 @@ def run(
     for assignment in sets or []:
         values = override(values, assignment)
     first = make_config(values)
+    callbacks = [tracker(target) for target in track or []]
+    if track and (seeds > 1 or first.run.engine == "flower"):
+        raise ConfigError("--track is for one run in this process; with several seeds, give each a command of its own")
     if seeds == 1:
-        carry_out(first, folder or _new_folder(first), data_dir, figures=figures, profile=profile)
+        carry_out(first, folder or _new_folder(first), data_dir, figures=figures, profile=profile, callbacks=callbacks)
         return
     from fedpac.runs.read import read_runs
 

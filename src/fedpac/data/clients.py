@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fedpac.data.images import Pictures
 from fedpac.data.preprocessing import Preprocessing
 from fedpac.data.shift import rotate, turn_each
 from fedpac.timing import span
@@ -108,6 +109,7 @@ class Scenario:
     note: str = ""  # "stand-in: ..." where numbers may not be set beside published ones
     class_names: tuple[str, ...] = ()  # where classes have names
     preprocessing: Preprocessing | None = field(default=None, repr=False)  # of tables: what made numbers of raw rows
+    images: Pictures | None = None  # of folders of images: what made them alike
 
     @property
     def sample(self) -> Tensor:

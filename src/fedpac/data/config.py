@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from fedpac.data.images import Colour, Fit, Pictures, Side, pictures_of
 from fedpac.data.own import OWN
 from fedpac.data.published import PUBLISHED, Usual
 from fedpac.data.scenarios import SCENARIOS, Rule, Shift
@@ -86,6 +87,15 @@ class DataConfig(BaseModel):
         None,
         description="share of each client's training samples that is held out, to choose rounds and settings by; none",
     )
+    image_size: Side | tuple[Side, Side] | None = Field(
+        None, description="own folders of images: the size they get, one number or [height, width]; as they are"
+    )
+    image_fit: Fit | None = Field(
+        None, description="with image_size: 'resize' (default), or 'crop' to keep proportions and the middle"
+    )
+    image_colour: Colour | None = Field(
+        None, description="own folders of images: 'grey' or 'colour'; colour if any image has it"
+    )
     angles: tuple[Annotated[float, Field(ge=-360, le=360)], ...] | None = Field(
         None,
         description="shift 'rotation': degrees for each group; evenly spaced over the full turn. "
@@ -106,6 +116,11 @@ class DataConfig(BaseModel):
         if name not in SCENARIOS:
             raise ValueError(unknown("scenario", name, SCENARIOS))
         return name
+
+    @property
+    def images(self) -> Pictures:
+        """What is done to images of one's own."""
+        return pictures_of(self.image_size, self.image_fit, self.image_colour)
 
     @property
     def rule(self) -> Rule:
@@ -145,6 +160,11 @@ class DataConfig(BaseModel):
             raise ValueError(
                 f"scenario '{self.scenario}' is for your own data: leave '{self.dataset}' out and set `path`."
             )
+        shaped = [k for k in ("image_size", "image_fit", "image_colour") if getattr(self, k) is not None]
+        if shaped and (self.dataset != OWN or (self.path is not None and self.path.suffix in (".npz", ".toml"))):
+            raise ValueError(f"{shaped[0]} is for your own folders of images.")
+        if self.image_fit is not None and self.image_size is None:
+            raise ValueError("image_fit means nothing without image_size.")
         sourced = [name for name, entry in PUBLISHED.items() if entry.sources]
         if self.shift_used == "source" and self.dataset not in sourced:
             known = "' or '".join(sourced)

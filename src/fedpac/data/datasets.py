@@ -35,6 +35,7 @@ class Dataset:
     classes: int
     note: str  # why numbers on these files may not be set beside published ones; empty if they may
     source: tuple[Tensor, Tensor] | None = None  # CINIC-10, (train, test): 0 from CIFAR-10, 1 from ImageNet
+    class_names: tuple[str, ...] = ()  # where classes have names
 
 
 def data_root(data_dir: Path | str | None = None) -> Path:
@@ -59,7 +60,7 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
     elif altered:
         note = f"stand-in: {altered} is not the published file"
     source = (_tensor(arrays["source_train"]), _tensor(arrays["source_test"])) if "source_train" in arrays else None
-    return Dataset(name, pools["train"], pools["test"], entry.classes, note, source)
+    return Dataset(name, pools["train"], pools["test"], entry.classes, note, source, entry.class_names)
 
 
 def present(name: str, data_dir: Path | str | None = None) -> bool:

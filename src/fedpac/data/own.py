@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedpac.data.clients import ClientData, Pool, Samples, Scenario
 from fedpac.data.datasets import Dataset
-from fedpac.data.untrusted import check_expansion, read_image, read_npz, readable
+from fedpac.data.images import AS_THEY_ARE, Pictures
+from fedpac.data.untrusted import check_expansion, read_npz, readable
 from fedpac.errors import DataError
 from fedpac.randomness import numpy_stream
 
@@ -104,7 +105,13 @@ def of_newcomer(x: "ArrayLike | None", y: "ArrayLike | None", like: ClientData, 
     return ClientData(Samples(own, torch.arange(len(y))), none, like.augment)
 
 
-def from_folder(path: Path | str, seed: int = 0, test_share: float = 0.2, min_samples: int = 2) -> Scenario:
+def from_folder(
+    path: Path | str,
+    seed: int = 0,
+    test_share: float = 0.2,
+    min_samples: int = 2,
+    images: Pictures = AS_THEY_ARE,
+) -> Scenario:
     """A scenario from a folder that holds one entry per client. Entries are taken in the order of their names.
 
     Either one file per client,
@@ -118,17 +125,20 @@ def from_folder(path: Path | str, seed: int = 0, test_share: float = 0.2, min_sa
         hospital-a/healthy/0001.png           split as above; or, split by you:
         hospital-a/train/healthy/0001.png     hospital-a/test/healthy/0002.png
 
-    where all images have one size and a class has the same folder name in every client. Classes are numbered in the
-    order of their names. Clients with fewer than `min_samples` samples are left out.
+    where a class has the same folder name in every client. Classes are numbered in the order of their names. All images
+    have one size, or get one: images=Pictures(size=(64, 64)). Clients with fewer than `min_samples` samples are left
+    out.
     """
     path = Path(path).expanduser()
     shares = []
-    for i, held in enumerate(_read_folder(path)):
+    read, class_names = _read_folder(path, images)
+    for i, held in enumerate(read):
         if isinstance(held, Share):
             shares.append(held)
         elif len(held.y) >= max(2, min_samples):
             shares.append(_split(held, seed, i, test_share))
-    return _assemble(_enough(shares, min_samples, path), None, f"own {path.name}")
+    scenario = _assemble(_enough(shares, min_samples, path), len(class_names) or None, f"own {path.name}")
+    return replace(scenario, class_names=class_names, images=images if class_names else None)
 
 
 def from_owners(path: Path | str, seed: int = 0, test_share: float = 0.2, min_samples: int = 2) -> Scenario:
@@ -168,7 +178,13 @@ def from_owners(path: Path | str, seed: int = 0, test_share: float = 0.2, min_sa
 
 
 def one_client(
-    path: Path, seed: int, client: int, classes: int, shape: tuple[int, ...], test_share: float = 0.2
+    path: Path,
+    seed: int,
+    client: int,
+    classes: int,
+    shape: tuple[int, ...],
+    test_share: float = 0.2,
+    images: Pictures = AS_THEY_ARE,
 ) -> ClientData:
     """What one site of a federation holds: an .npz file, a folder with one, or a folder of images for each class.
 
@@ -181,7 +197,7 @@ def one_client(
     if len(files) == 1:
         held = _from_npz(files[0])
     elif not files and path.is_dir() and _folders(path):
-        (held,) = _from_images([path])
+        (held,), _ = _from_images([path], images)
         kinds = {kind.name for part in ([path / "train", path / "test"] if isinstance(held, Share) else [path])
                  for kind in _folders(part)}  # fmt: skip
         if len(kinds) != classes:
@@ -195,14 +211,14 @@ def one_client(
     return scenario.clients[0]
 
 
-def pooled(path: Path, seed: int, test_share: float) -> Dataset:
+def pooled(path: Path, seed: int, test_share: float, images: Pictures = AS_THEY_ARE) -> Dataset:
     """All samples of a file or folder, whoever's they are: one pool to train and one to test on, to be dealt out anew.
 
     The file is as one client's in `from_folder`, a folder as there. Of samples that are not split, a random
     `test_share` of each class is kept for testing.
     """
     path = path.expanduser()
-    read = [_from_npz(path)] if path.suffix == ".npz" else _read_folder(path)
+    read, class_names = ([_from_npz(path)], ()) if path.suffix == ".npz" else _read_folder(path, images)
     _check_alike(read)
     shares = [held for held in read if isinstance(held, Share)]
     if whole := [held for held in read if not isinstance(held, Share)]:
@@ -213,14 +229,15 @@ def pooled(path: Path, seed: int, test_share: float) -> Dataset:
     test = _pool([(share.x[share.train :], share.y[share.train :]) for share in shares])
     if not len(test.y):
         raise DataError(f"{path}: nothing is left to test on; at least one class must have two samples or more.")
-    return Dataset(OWN, train, test, 1 + int(max(train.y.max(), test.y.max())), note="")
+    classes = len(class_names) or 1 + int(max(train.y.max(), test.y.max()))
+    return Dataset(OWN, train, test, classes, note="", class_names=class_names)
 
 
 # ---------------------------------------------------------------- reading
 
 
-def _read_folder(path: Path) -> Sequence[Holding]:
-    """Every client's samples; those that came split are a Share."""
+def _read_folder(path: Path, images: Pictures) -> tuple[Sequence[Holding], tuple[str, ...]]:
+    """Every client's samples, of which those that came split are a Share; and the names of the classes, of images."""
     if not path.is_dir():
         raise DataError(f"{path} is not a folder. {LAYOUT}")
     with readable(path, "folder"):
@@ -228,7 +245,11 @@ def _read_folder(path: Path) -> Sequence[Holding]:
         files, folders = [p for p in visible if p.suffix == ".npz"], [p for p in visible if p.is_dir()]
     if bool(files) == bool(folders):
         raise DataError(f"{path} has {len(files)} .npz files and {len(folders)} sub-folders. {LAYOUT}")
-    return [_from_npz(file) for file in files] if files else _from_images(folders)
+    if files and images != AS_THEY_ARE:
+        raise DataError(
+            f"{path} has .npz files: their images are not resized or made grey. Store them as they should be."
+        )
+    return ([_from_npz(file) for file in files], ()) if files else _from_images(folders, images)
 
 
 def _from_npz(path: Path) -> Holding:
@@ -250,7 +271,7 @@ def _from_npz(path: Path) -> Holding:
     return _joined(name, (x[~chosen], y[~chosen]), (x[chosen], y[chosen]))
 
 
-def _from_images(folders: list[Path]) -> list[Holding]:
+def _from_images(folders: list[Path], images: Pictures) -> tuple[list[Holding], tuple[str, ...]]:
     split = {folder: {"train", "test"} == {p.name for p in _folders(folder)} for folder in folders}
     parts = {folder: [folder / "train", folder / "test"] if split[folder] else [folder] for folder in folders}
     kinds = sorted({kind.name for some in parts.values() for part in some for kind in _folders(part)})
@@ -258,13 +279,13 @@ def _from_images(folders: list[Path]) -> list[Holding]:
         if one.casefold() == other.casefold():
             raise DataError(f"the class folders '{one}' and '{other}' differ in case only; give them one name.")
     number = {kind: k for k, kind in enumerate(kinds)}
-    read = {part: _images(part, number) for some in parts.values() for part in some}
+    read = {part: _images(part, number, images) for some in parts.values() for part in some}
     channels = max(x.shape[1] for x, _ in read.values())  # grey images among coloured ones become coloured
     result: list[Holding] = []
     for folder, some in parts.items():
         pairs = [(x.expand(-1, channels, -1, -1), y) for x, y in (read[part] for part in some)]
         result.append(_joined(folder.name, *pairs) if len(pairs) == 2 else Holding(folder.name, *pairs[0]))
-    return result
+    return result, tuple(kinds)
 
 
 def _folders(path: Path) -> list[Path]:
@@ -272,7 +293,7 @@ def _folders(path: Path) -> list[Path]:
         return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _images(part: Path, number: Mapping[str, int]) -> tuple[Tensor, Tensor]:
+def _images(part: Path, number: Mapping[str, int], pictures: Pictures) -> tuple[Tensor, Tensor]:
     with readable(part, "folder"):
         files = [f for kind in _folders(part) for f in sorted(kind.iterdir()) if f.suffix.lower() in IMAGES]
     if not files:
@@ -280,11 +301,12 @@ def _images(part: Path, number: Mapping[str, int]) -> tuple[Tensor, Tensor]:
     images: list[NDArray[np.uint8]] = []
     packed = unpacked = 0
     for file in files:
-        images.append(np.atleast_3d(read_image(file)))
+        images.append(pictures.read(file))
         if images[-1].shape[:2] != images[0].shape[:2]:
             (h, w), (height, width) = images[-1].shape[:2], images[0].shape[:2]
             raise DataError(
-                f"{file} is {w} x {h} pixels, the images before it are {width} x {height}; all must be alike."
+                f"{file} is {w} x {h} pixels, the images before it are {width} x {height}; resize all, such as with "
+                "data.image_size=64."
             )
         packed, unpacked = packed + file.stat().st_size, unpacked + images[-1].nbytes
         check_expansion(part, packed, unpacked)

@@ -19,6 +19,7 @@ class Usual:
     """What a scenario takes from its data set where the config does not say."""
 
     classes: int
+    class_names: tuple[str, ...] = ()
     samples: int = 600  # per client
     test_samples: int = 300
     augment: bool = False
@@ -57,6 +58,10 @@ def _mnist_like(**settings: Any) -> Published:
     return Published(shape=(1, 28, 28), mean=(0.1307,), std=(0.3081,), **settings)
 
 
+_CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_FASHION_CLASSES = (
+    "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+)  # fmt: skip
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 _FASHION_MD5 = {  # of the file, and of what is packed in it
     "train-images-idx3-ubyte.gz": ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
@@ -82,6 +87,7 @@ PUBLISHED: dict[str, Published] = {
         page="https://archive.ics.uci.edu/dataset/80 (comes with scikit-learn)",
     ),
     "fashion-mnist": _mnist_like(
+        class_names=_FASHION_CLASSES,
         wanted=tuple(_FASHION_MD5),
         downloads=tuple(Download(f"{_FASHION}/{name}", *md5) for name, md5 in _FASHION_MD5.items()),
         decode=formats.idx_set("train", "t10k"),
@@ -92,6 +98,7 @@ PUBLISHED: dict[str, Published] = {
         page="https://github.com/zalandoresearch/fashion-mnist",
     ),
     "cifar10": Published(
+        class_names=_CIFAR_CLASSES,
         wanted=(*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"),
         downloads=(
             Download("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
@@ -125,6 +132,7 @@ PUBLISHED: dict[str, Published] = {
         page="https://www.nist.gov/itl/products-and-services/emnist-dataset",
     ),
     "cinic10": Published(
+        class_names=_CIFAR_CLASSES,
         wanted=("train", "test"),  # `valid` is left alone: the paper trains on small shares of `train`
         downloads=(
             Download(

@@ -49,14 +49,16 @@ def _natural(config: DataConfig, seed: int) -> Scenario:
     how = (path, seed, known(config.test_share), known(config.min_samples))
     if path.suffix == ".toml":
         scenario = from_tables(*how, validation_share=config.validation_share or 0.0)
+    elif path.suffix == ".npz":
+        scenario = from_owners(*how)
     else:
-        scenario = (from_owners if path.suffix == ".npz" else from_folder)(*how)
+        scenario = from_folder(*how, config.images)
     return replace(scenario, clients=[replace(c, augment=bool(config.augment)) for c in scenario.clients])
 
 
 def _own(config: DataConfig, seed: int) -> tuple[Dataset, DataConfig]:
     """The user's samples in a pool, and the config with all that had to wait for them."""
-    data = pooled(known(config.path), seed, known(config.test_share))
+    data = pooled(known(config.path), seed, known(config.test_share), config.images)
     samples, test_samples = (max(1, len(pool.y) // known(config.clients)) for pool in (data.train, data.test))
     usual = Usual(classes=data.classes, samples=samples, test_samples=test_samples)
     try:
@@ -78,7 +80,9 @@ def _dealt(config: DataConfig, data: Dataset, seed: int) -> Scenario:
         for i, (own_train, own_test) in enumerate(zip(train, test, strict=True))
     ]
     shape = tuple(data.train.x.shape[1:])
-    return Scenario(clients, data.classes, shape, f"{config.dataset} {config.scenario}", data.note)
+    images = config.images if data.class_names and config.dataset == OWN else None
+    name = f"{config.dataset} {config.scenario}"
+    return Scenario(clients, data.classes, shape, name, data.note, data.class_names, images=images)
 
 
 def _deal(pool: Pool, counts: Ints, stream: np.random.Generator, what: str, source: Tensor | None) -> list[Samples]:

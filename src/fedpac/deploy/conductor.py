@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from flwr.serverapp import Grid
 
+from fedpac.callbacks import Callbacks
 from fedpac.config import Config, changed, make_config, read_config
 from fedpac.data.scenario import build
 from fedpac.engines.flower.engine import FlowerEngine, Say, SiteDirectory
@@ -74,7 +75,7 @@ def _conduct(grid: Grid, settings: Mapping[str, Any], out: Path, say: Say) -> No
             census = _census(directory, sites)
         conduct(
             config, store, task, census, open_engine, data_dir,
-            progress=lambda report: say(_line(task, report)), farewell=_farewell,
+            Callbacks([lambda report: say(_line(task, report))]), _farewell,
         )  # fmt: skip
         say("finished")
 

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from flwr.app import RecordDict
 
-from fedpac.api import ClientModel
+from fedpac.bundles.client_model import client_model
 from fedpac.config import Config, make_config, parse_toml, read_config
-from fedpac.data.clients import ClientData
+from fedpac.data.clients import ClientData, Scenario
 from fedpac.data.own import one_client
 from fedpac.data.scenario import build
 from fedpac.data.validation import hold_out
@@ -155,7 +155,8 @@ class Case:
         """Keep the model that this client ends up with, and a report."""
         which = self.method.reported
         module = self.site.model_of(self.client, which, round + 1, down)
-        model = ClientModel(module.eval().to("cpu"), self.client, which, self.method.name, self.own, self.task)
+        here = Scenario([self.own], self.spec.classes, self.spec.shape, "federation")
+        model = client_model(module, 0, which, self.method, self.task, here, self.config.model)
         path = self.folder / "model.safetensors"
         try:
             model.save(path)

@@ -126,10 +126,17 @@ class HyperHead(nn.Module):
         self.net = net.to(frequencies.dtype)
 
     def forward(self, z: Tensor) -> Tensor:
-        head = self.like[0]
-        made = self.net(self.frequencies).split(self.sizes)
-        weights = {name: m.view_as(p) for (name, p), m in zip(head.named_parameters(), made, strict=True)}
-        return cast(Tensor, functional_call(head, weights, (z,)))
+        return cast(Tensor, functional_call(self.like[0], self.made(), (z,)))
+
+    def made(self) -> Weights:
+        """The head's weights."""
+        pieces = self.net(self.frequencies).split(self.sizes)
+        return {n: piece.view_as(p) for (n, p), piece in zip(self.like[0].named_parameters(), pieces, strict=True)}
+
+    def written(self) -> nn.Module:
+        """A usual head that holds these weights."""
+        head = copy.deepcopy(self.like[0])
+        return load_into(head, {**weights_of(head), **self.made()})
 
 
 def head_of(model: nn.Module) -> nn.Module:

@@ -94,13 +94,19 @@ class WithNeighbours(nn.Module):
 
     def vote(self, z: Tensor, leave_one_out: bool = False) -> Tensor:
         """p_knn for every row of z; `leave_one_out` when these are the keys themselves."""
-        distance = torch.cdist(z.flatten(1), self.keys, compute_mode="donot_use_mm_for_euclid_dist").double().square()
+        distance = squared_distances(z.flatten(1), self.keys)
         if leave_one_out:
             distance.fill_diagonal_(torch.inf)
         k = min(self.k, len(self.keys) - leave_one_out)
         nearest, index = distance.topk(k, largest=False)
         share = torch.softmax(-nearest / (self.keys.shape[1] * self.scale), dim=1)  # s / sum s, also far from all keys
         return (share[:, :, None] * self.votes[index]).sum(1)
+
+
+def squared_distances(a: Tensor, b: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # ONNX has no cdist
+        return (a[:, None] - b[None]).double().square().sum(2)
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").double().square()
 
 
 def mixed(lam: float, neighbours: Tensor, scores: Tensor) -> Tensor:

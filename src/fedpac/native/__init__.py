@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from fedpac.native.build import available, library, reason
 
 if TYPE_CHECKING:
-    from fedpac.native.ops import FusedConvPool, accelerate, conv_pool_act
+    from fedpac.native.ops import FusedConvPool, accelerate, conv_pool_act, plain
 
-__all__ = ["FusedConvPool", "accelerate", "available", "conv_pool_act", "library", "reason"]
+__all__ = ["FusedConvPool", "accelerate", "available", "conv_pool_act", "library", "plain", "reason"]
 
 
 def __getattr__(name: str) -> Any:

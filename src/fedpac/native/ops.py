@@ -6,6 +6,7 @@ commutes with the pool, so the operator stands for both usual orders of the two.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import functools
 from collections.abc import Callable
@@ -384,3 +385,21 @@ def _fused(conv: nn.Conv2d, negative_slope: float) -> FusedConvPool:
     fused.__dict__ = conv.__dict__.copy()
     fused.negative_slope = negative_slope
     return fused
+
+
+def plain(module: nn.Module) -> nn.Module:
+    """A copy in torch's own layers: accelerate() backwards, for programs that do not have these kernels."""
+    copied = copy.deepcopy(module)
+    for sequence in [m for m in copied.modules() if isinstance(m, nn.Sequential)]:
+        for i, fused in enumerate(sequence):
+            if type(fused) is FusedConvPool:
+                sequence[i] = _unfused(fused)
+                sequence[i + 1] = nn.MaxPool2d(2)
+                sequence[i + 2] = nn.LeakyReLU(fused.negative_slope) if fused.negative_slope else nn.ReLU()
+    return copied
+
+
+def _unfused(fused: FusedConvPool) -> nn.Conv2d:
+    conv = nn.Conv2d.__new__(nn.Conv2d)
+    conv.__dict__ = {name: value for name, value in fused.__dict__.items() if name != "negative_slope"}
+    return conv

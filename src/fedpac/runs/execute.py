@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from fedpac.callbacks import Beginning, Callbacks, Given
 from fedpac.config import Config, make_config
 from fedpac.data.clients import Scenario
 from fedpac.data.scenario import build, describe
 from fedpac.engines import Engine, make_engine
-from fedpac.errors import ConfigError, RunError
+from fedpac.errors import ConfigError, NotEvaluatedError, RunError
 from fedpac.evaluation import Evaluation, is_due
-from fedpac.federation import Federation, RoundReport
+from fedpac.federation import Federation
 from fedpac.methods import Method, find_method
 from fedpac.metrics import SEPARATOR
 from fedpac.models import build_model
@@ -30,25 +31,26 @@ from fedpac.selection import Selection
 from fedpac.task import Task
 from fedpac.timing import span
 
-Progress = Callable[[RoundReport], None]
-Stop = Callable[[RoundReport], bool]  # whether to leave the run after this round, for a later resume
-
 
 def run(
-    config: Config, out: Path | str, data_dir: Path | str | None = None, progress: Progress | None = None
+    config: Config, out: Path | str, data_dir: Path | str | None = None, callbacks: Sequence[Given] = ()
 ) -> dict[str, Any]:
-    """Run the config into a new folder; returns the summary that is also written there."""
+    """Run the config into a new folder; returns the summary that is also written there.
+
+    callbacks   see every round, see fedpac.callbacks. One that stops or fails leaves a run that can be resumed
+    """
     store = RunStore(Path(out))
+    told = Callbacks(callbacks)
     with store.locked(create=True):
         store.check_free()
-        _execute(config, store, Path(data_dir) if data_dir else None, progress)
-    return store.read_json("summary.json")
+        _execute(config, store, Path(data_dir) if data_dir else None, told)
+    return _summary(store, told)
 
 
 def resume(
     out: Path | str,
     data_dir: Path | str | None = None,
-    progress: Progress | None = None,
+    callbacks: Sequence[Given] = (),
     workers: int | None = None,
     method: str | None = None,
     trust: bool = False,
@@ -61,12 +63,13 @@ def resume(
     importing it runs its code.
     """
     store = RunStore.open(Path(out))
+    told = Callbacks(callbacks)
     if rounds is not None:
         extend(store, rounds, method, trust)
     if not store.finished:  # one that is may lie on a disk that cannot be written to
         config = store.config(method, trust)
-        advance(config, store.path, Path(data_dir) if data_dir else None, progress, workers)
-    return store.read_json("summary.json")
+        _advance(config, store.path, Path(data_dir) if data_dir else None, told, workers)
+    return _summary(store, told)
 
 
 def extend(
@@ -127,17 +130,31 @@ def advance(
     config: Config,
     out: Path,
     data_dir: Path | None = None,
-    progress: Progress | None = None,
+    callbacks: Sequence[Given] = (),
     workers: int | None = None,
-    stop: Stop | None = None,
 ) -> None:
-    """Start the run, or continue it if the folder has it, until it is finished or `stop` says so after a round."""
+    """Start the run, or continue it if the folder has it, until it is finished or a callback stops it."""
+    _advance(config, out, data_dir, Callbacks(callbacks), workers)
+
+
+def _advance(config: Config, out: Path, data_dir: Path | None, callbacks: Callbacks, workers: int | None) -> None:
     store = RunStore(out)
     with store.locked(create=True):  # what there is to do is decided inside: another process may just have done it
         if store.begun:
             config = store.config(config.method["name"])
         if not store.finished:
-            _execute(config, store, data_dir, progress, workers, stop)
+            _execute(config, store, data_dir, callbacks, workers)
+
+
+def _summary(store: RunStore, callbacks: Callbacks) -> dict[str, Any]:
+    """The run's; of one that a callback stopped, what there is of it so far."""
+    if store.finished or callbacks.stopped is None:
+        return store.read_json("summary.json")
+    stopped = {"rounds": callbacks.stopped.round, "stopped": str(callbacks.stopped)}
+    try:
+        return summarise(read_run(store.path)) | stopped
+    except NotEvaluatedError:
+        return stopped
 
 
 def make_task(config: Config, scenario: Scenario, device: str | None = None) -> Task:
@@ -213,9 +230,8 @@ def _execute(
     config: Config,
     store: RunStore,
     data_dir: Path | None,
-    progress: Progress | None,
+    callbacks: Callbacks,
     workers: int | None = None,
-    stop: Stop | None = None,
 ) -> None:
     if config.federation is not None:
         raise ConfigError("the clients of this run are real sites: start it, or go on with it, with 'fedpac serve'")
@@ -227,7 +243,7 @@ def _execute(
     def open_engine(method: Method) -> Engine:
         return make_engine(config.run.engine, task, method, scenario.clients, workers, config.run.deadline)
 
-    conduct(config, store, task, census_of(scenario), open_engine, data_dir, progress, stop)
+    conduct(config, store, task, census_of(scenario), open_engine, data_dir, callbacks)
 
 
 def conduct(
@@ -237,17 +253,18 @@ def conduct(
     census: Census,
     open_engine: Callable[[Method], Engine],
     data_dir: Path | None = None,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
+    callbacks: Callbacks | None = None,
     farewell: Callable[[Federation], None] | None = None,
 ) -> None:
     """The rounds that are left, with rows and checkpoints in the folder, which is locked.
 
+    callbacks  see a round when it is in the folder; one that stops or fails leaves the run, with a checkpoint
     farewell   what is to be done with the clients after the last round
     """
     method, mark = config.make_method(), fingerprint(config)
     path = store.path / CHECKPOINT
-    with open_engine(method) as engine:
+    callbacks = callbacks or Callbacks()
+    with open_engine(method) as engine, callbacks.ending():
         federation = make_federation(config, task, method, engine)
         saved = _opened(store, config, task, method, census, data_dir)  # last: bad settings leave nothing behind
         if saved:
@@ -257,12 +274,15 @@ def conduct(
                 method.grow(federation.server, before)
                 store.write_clients(census.rows, census.columns)
         selection = _selection_so_far(config, task, method, store)
+        settings = _flat(config.model_dump(mode="json", exclude_none=True))
+        done = saved.round if saved else 0
+        callbacks.begin(Beginning(method.title, method.reported, task.clients, task.rounds, done, settings))
+        left = False
         for report in federation.rounds():
             if selection is not None:
                 selection.see(report.round, report.measured(method.reported, selection.key))
-            leaving = stop is not None and stop(report)
             over = report.round == task.rounds or (selection is not None and selection.exhausted)
-            saving = leaving or over or report.round % config.run.checkpoint_every == 0
+            saving = over or report.round % config.run.checkpoint_every == 0
             with span("server", root=True), span("disk"):
                 store.append(report, sync=saving)  # first the rows, then the checkpoint that says they are there
                 if saving:
@@ -270,15 +290,27 @@ def conduct(
                 if selection is not None and selection.best == report.round:
                     states = federation.server.state, engine.snapshot()
                     write_checkpoint(store.path / SELECTED, mark, report.round, *states)
-            if progress is not None:
-                progress(report)
-            if over:
+            left = callbacks.see(report) and not over
+            if left and not saving:
+                store.sync()
+                write_checkpoint(path, mark, report.round, federation.server.state, engine.snapshot())
+            if left or over:
                 break
-            if leaving:
-                return
-        if farewell is not None:
+        if farewell is not None and not left:
             farewell(federation)
-    store.write_json("summary.json", {**summarise(read_run(store.path)), **_origin(store)})
+    if not left:
+        store.write_json("summary.json", {**summarise(read_run(store.path)), **_origin(store)})
+    if (stopped := callbacks.stopped) is not None and stopped.error is not None:
+        then = f"continue with 'fedpac resume {store.path}'" if left else "the run is finished"
+        raise RunError(f"{stopped}; nothing is lost: {then}") from stopped.error
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{'training': {'lr': 0.1}} as {'training.lr': 0.1}."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
 
 
 def _opened(

@@ -184,6 +184,13 @@ class RunStore:
                         file.flush()
                         os.fsync(file.fileno())
 
+    def sync(self) -> None:
+        """What was appended is on the disk when this returns."""
+        with self._explained():
+            for path in self.path.glob("*.csv"):
+                with path.open("a") as file:
+                    os.fsync(file.fileno())
+
     def truncate(self, round: int, results: Mapping[int, int]) -> None:
         """Forget every row of later rounds, and a last line that was cut off in the middle.
 

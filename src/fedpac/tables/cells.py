@@ -13,10 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from fedpac.callbacks import Given
 from fedpac.config import Config
 from fedpac.errors import ConfigError, FedpacError, RunError, RunInUseError, unknown
 from fedpac.federation import RoundReport
-from fedpac.runs.execute import Progress, advance
+from fedpac.runs.execute import advance
 from fedpac.runs.folder import CHECKPOINT, RunStore
 from fedpac.runs.read import RunData
 from fedpac.tables.results import HeldRun, ResultsFolder
@@ -182,14 +183,14 @@ def fill(
     rounds: int | None = None,
     data_dir: Path | None = None,
     workers: int | None = None,
-    watch: Callable[[int, Cell], AbstractContextManager[Progress | None]] = lambda at, cell: nullcontext(),
+    watching: Callable[[int, Cell], AbstractContextManager[Sequence[Given]]] = lambda at, cell: nullcontext(()),
     failed: Callable[[Cell, FedpacError], None] | None = None,
 ) -> Iterator[Cell]:
     """Run what is missing, one cell after the other; yields each cell that has come as far as it should.
 
     Stops when the minutes are over, in the middle of a cell, which a later call takes up where it was left. With
-    `rounds`, every cell is brought that far only. `watch` is told which cell comes next, and gives what is to
-    look at its rounds. `failed` is told of a cell that cannot be run, and the next one follows; without it, it is an
+    `rounds`, every cell is brought that far only. `watching` is told which cell comes next, and gives its
+    callbacks. `failed` is told of a cell that cannot be run, and the next one follows; without it, it is an
     error.
     """
     deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
@@ -207,8 +208,8 @@ def fill(
             def stop(report: RoundReport, goal: int = cell.goal(rounds)) -> bool:
                 return late() or report.round >= goal
 
-            with watch(at, cell) as progress, cell.claimed() as place:
-                advance(cell.config, place, data_dir, progress, workers, stop)
+            with watching(at, cell) as callbacks, cell.claimed() as place:
+                advance(cell.config, place, data_dir, [*callbacks, stop], workers)
         except RunInUseError:
             continue  # several processes may fill one folder of results: another one has this cell
         except FedpacError as error:

@@ -1,0 +1,182 @@
+"""Clients given as data sets of other libraries: torch's `Dataset` objects, Hugging Face's `datasets`, on disk too."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpac.data.clients import Scenario
+from fedpac.data.images import AS_THEY_ARE, Pictures
+from fedpac.data.own import from_arrays
+from fedpac.errors import DataError, unknown
+from fedpac.extras import library
+
+LABELS = ("label", "labels", "target", "y", "class")
+MOST = 50_000_000  # values of one client that are gathered sample by sample
+PARTS = ("train", "test", "validation")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which of a data set's columns are the samples and the labels; unset, they are looked for."""
+
+    x: str | None = None
+    y: str | None = None
+
+
+def is_collection(client: object) -> bool:
+    """Whether a client comes as (train, test) of data sets, or as a folder of one on disk."""
+    if isinstance(client, str | Path):
+        return True
+    parts = list(client.values()) if isinstance(client, Mapping) else client
+    return isinstance(parts, Sequence) and len(parts) in (2, 3) and all(map(_is_dataset, parts))
+
+
+def _is_dataset(item: object) -> bool:
+    return (
+        hasattr(item, "__len__") and hasattr(item, "__getitem__") and not isinstance(item, Tensor | np.ndarray | list)
+    )
+
+
+def from_datasets(
+    clients: Sequence[Any],
+    names: Sequence[str] | None = None,
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    images: Pictures | None = None,
+    classes: int | None = None,
+) -> Scenario:
+    """A scenario from data sets of other libraries, for each client one of
+
+    (train, test) or (train, test, validation)   torch Datasets that give (sample, label), or Hugging Face Datasets
+    {"train": ..., "test": ...}                  the same by name, such as a Hugging Face DatasetDict
+    "folder"                                     a DatasetDict on disk, as its save_to_disk writes it
+
+    x, y      Hugging Face's columns; unset, y is the one called label or target, and x is the other
+    images    what is done to images; unset, all must have one size
+
+    Samples are images, numbers of any shape, or tokens: whole numbers, equally many in every sample.
+    """
+    pictures = images or AS_THEY_ARE
+    arrays, found = [], []
+    for i, client in enumerate(clients):
+        who = names[i] if names is not None else f"client {i}"
+        parts = _parts(client, who)
+        arrays.append(
+            [
+                array
+                for part, data in parts.items()
+                for array in _arrays(data, Columns(x, y), pictures, f"{who}, {part}")
+            ]
+        )
+        found += [_class_names(data, y) for data in parts.values()]
+    called = {names for names in found if names}
+    if len(called) > 1:
+        raise DataError(
+            f"the clients name their classes differently: {' / '.join(', '.join(c) for c in sorted(called))}"
+        )
+    class_names = called.pop() if called else ()
+    scenario = from_arrays(arrays, classes or len(class_names) or None, names)
+    held = scenario.clients[0].train.pool.x.dtype == torch.uint8
+    return replace(scenario, name="own data sets", class_names=class_names, images=pictures if held else None)
+
+
+def scenario_of(clients: Sequence[Any], classes: int | None = None) -> Scenario:
+    """A scenario from whatever clients are given as."""
+    given: object = clients
+    if isinstance(given, Sequence) and given and all(map(is_collection, given)):
+        return from_datasets(clients, classes=classes)
+    return from_arrays(clients, classes)
+
+
+def _parts(client: object, who: str) -> dict[str, Any]:
+    if isinstance(client, str | Path):
+        if not Path(client).is_dir():
+            raise DataError(f"{who}: there is no folder {client}")
+        try:
+            client = library("datasets", "datasets").load_from_disk(str(client))
+        except (OSError, ValueError, TypeError, LookupError) as error:
+            raise DataError(f"{who}: {client} is no data set on disk, as save_to_disk writes one: {error}") from None
+    if isinstance(client, Mapping):
+        parts = {part: client[part] for part in PARTS if part in client}
+    elif isinstance(client, Sequence):
+        parts = dict(zip(PARTS, client, strict=False))
+    else:
+        parts = {}
+    if not {"train", "test"} <= set(parts):
+        held = ", ".join(map(str, client)) if isinstance(client, Mapping) else f"a {type(client).__name__}"
+        raise DataError(f"{who}: expected the parts train and test (and perhaps validation); there is {held}")
+    return parts
+
+
+def _arrays(data: Any, columns: Columns, pictures: Pictures, who: str) -> tuple[Tensor, Tensor]:
+    """x and y of all samples."""
+    if isinstance(data, torch.utils.data.TensorDataset) and len(data.tensors) == 2:
+        return data.tensors[0], data.tensors[1]
+    if not len(data):
+        raise DataError(f"{who}: there are no samples.")
+    samples, labels, held = [], [], 0
+    for sample, label in _items(data, columns, who):
+        samples.append(_tensor(sample, pictures, who))
+        labels.append(int(label) if not isinstance(label, Tensor) or label.dim() == 0 else label)
+        held += samples[-1].numel()
+        if samples[-1].shape != samples[0].shape:
+            raise DataError(
+                f"{who}: sample {len(samples) - 1} has shape {tuple(samples[-1].shape)}, those before it "
+                f"{tuple(samples[0].shape)}; images are resized by images=Pictures(size=...), tokens need padding"
+            )
+        if held > MOST * max(1, samples[0].element_size()):
+            raise DataError(f"{who}: more than {MOST:,} values; give arrays, which are not gathered one by one")
+    return torch.stack(samples), torch.as_tensor(labels)
+
+
+def _items(data: Any, columns: Columns, who: str) -> Iterator[tuple[Any, Any]]:
+    names: tuple[str, str] | None = None
+    for i in range(len(data)):
+        item = data[i]
+        if isinstance(item, Mapping):
+            names = names or _names(list(item), columns, who)
+            yield item[names[0]], item[names[1]]
+        elif isinstance(item, Sequence) and len(item) == 2:
+            yield item[0], item[1]
+        else:
+            raise DataError(
+                f"{who}: sample {i} is a {type(item).__name__}; expected (sample, label), or columns by name"
+            )
+
+
+def _names(columns: list[str], wanted: Columns, who: str) -> tuple[str, str]:
+    for name in (wanted.x, wanted.y):
+        if name is not None and name not in columns:
+            raise DataError(f"{who}: {unknown('column', name, columns)}")
+    y = wanted.y or next((name for name in LABELS if name in columns), None)
+    others = [name for name in columns if name != y]
+    if y is None or (wanted.x is None and len(others) != 1):
+        raise DataError(f"{who}: which columns are samples and labels? Name them with x= and y=; {', '.join(columns)}")
+    return wanted.x or others[0], y
+
+
+def _tensor(sample: Any, pictures: Pictures, who: str) -> Tensor:
+    from PIL import Image
+
+    image = isinstance(sample, Image.Image) or (isinstance(sample, np.ndarray) and sample.dtype == np.uint8)
+    if image:
+        sample = pictures.of(sample, who).transpose(2, 0, 1)
+    try:
+        return torch.as_tensor(sample)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{who}: a sample is a {type(sample).__name__}, and no numbers: {error}") from None
+
+
+def _class_names(data: Any, y: str | None) -> tuple[str, ...]:
+    """As Hugging Face's ClassLabel or torchvision's folders have them."""
+    features = getattr(data, "features", None)
+    if isinstance(features, Mapping):
+        column = y or next((name for name in LABELS if name in features), None)
+        return tuple(getattr(features.get(column), "names", None) or ())
+    return tuple(map(str, getattr(data, "classes", None) or ()))
