@@ -13,6 +13,7 @@ from random import Random
 import pytest
 import torch
 
+from fedpac import engines
 from fedpac.engines import AutoEngine, ProcessEngine, SerialEngine, make_engine, process
 from fedpac.engines.site import Failure, Job, Outcome, Site
 from fedpac.engines.store import FolderStore
@@ -26,6 +27,7 @@ from fedpac.methods.fedper import FedPer
 from fedpac.sampling import Only, Uniform
 from fedpac.server import Server
 from helpers import EVERY_ENGINE, Finished, run_federation, tiny_data, tiny_task
+from small_run import small
 
 
 class Broken(FedAvg):
@@ -244,6 +246,21 @@ def test_auto_sends_short_visits_nowhere(monkeypatch, short, stays):
     monkeypatch.setattr(AutoEngine, "short", short)
     finished = run_federation(Where(), rounds=2, engine=partial(AutoEngine, workers=2))
     assert {state["process"] == os.getpid() for state in finished.states.values()} == {stays}
+
+
+def test_an_engine_is_one_file(tmp_path, monkeypatch):
+    """Nothing else has to be told about it."""
+    (tmp_path / "lazy.py").write_text(
+        "from fedpac.engines.serial import SerialEngine\n\nclass Lazy(SerialEngine):\n    name = 'lazy'\n"
+    )
+    monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(tmp_path)])
+    found = engines._found()
+    assert set(found) == {"lazy", *engines.ENGINES}
+    monkeypatch.setattr(engines, "ENGINES", found)
+    assert small(run__engine="lazy").run.engine == "lazy"
+    data = tiny_data()
+    with make_engine("lazy", tiny_task(len(data), 1), FedAvg(), data) as engine:
+        assert type(engine).__name__ == "Lazy"
 
 
 def test_an_unknown_engine_is_named():

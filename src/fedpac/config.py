@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedpac.data.config import DataConfig
 from fedpac.data.published import PUBLISHED
+from fedpac.engines import known_engine
 from fedpac.errors import ConfigError, unknown
 from fedpac.methods import Method, is_own, make_method
 from fedpac.methods.base import check_optimizer
@@ -20,7 +21,7 @@ from fedpac.recipe import Recipe
 from fedpac.selection import Selection
 from fedpac.strict import checked, one_line_lists, shown
 
-Section = TypeVar("Section", bound=BaseModel)
+Keys = TypeVar("Keys", bound=BaseModel)
 SiteName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]  # also the name of its key's file
 
 HOW = {"engine", "device", "workers", "deadline", "min_replies", "checkpoint_every"}  # of RunConfig
@@ -88,9 +89,7 @@ class RunConfig(BaseModel):
         float | None, Field(gt=0, description="seconds that a client has to answer; no limit if not given")
     ] = None
     checkpoint_every: Annotated[int, Field(ge=1, description="rounds between checkpoints")] = 10
-    engine: Annotated[
-        Literal["auto", "process", "serial", "ray", "flower"], Field(description="where clients are trained")
-    ] = "auto"
+    engine: Annotated[str, Field(description="where clients are trained: auto, process, serial, ray, flower")] = "auto"
     device: Annotated[
         str, Field(description="what clients are trained on: cpu, or a device of torch's such as cuda")
     ] = "cpu"
@@ -105,6 +104,14 @@ class RunConfig(BaseModel):
             if name not in (known := [*METRICS, CONFUSION]):
                 raise ValueError(unknown("metric", name, known))
         return names
+
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, name: str) -> str:
+        try:
+            return known_engine(name)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
 
 class WireConfig(BaseModel):
@@ -327,7 +334,7 @@ def check_selection(run: RunConfig, validated: bool) -> None:
         raise ConfigError(f"config: run.select_by = '{run.select_by}' is not measured; add it to run.metrics")
 
 
-def _filled(section: Section, usual: Mapping[str, Any]) -> Section:
+def _filled(section: Keys, usual: Mapping[str, Any]) -> Keys:
     """The section with the usual values for keys that were not given."""
     return section.model_copy(update={k: v for k, v in usual.items() if k not in section.model_fields_set})
 

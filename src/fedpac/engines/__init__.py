@@ -1,5 +1,10 @@
-"""How the clients' work is run: the only thing that differs between a laptop, a cluster and real sites."""
+"""How the clients' work is run: the only thing that differs between a laptop, a cluster and real sites.
 
+One file for each: adding a file with an `Engine` that has a name is all it takes to add one.
+"""
+
+import importlib
+import pkgutil
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -15,22 +20,30 @@ from fedpac.task import Task
 
 # called with task, method, source, the number of workers and the deadline of a job in seconds
 Factory: TypeAlias = Callable[[Task, Method, DataSource, int | None, float | None], Engine]
+FEDERATION = "flower"  # real sites, in processes of their own
 
 
-def _serial(task: Task, method: Method, source: DataSource, workers: int | None, deadline: float | None) -> Engine:
-    if deadline is not None:
-        raise ConfigError("engine 'serial' cannot end a client that is late: with a deadline, use 'auto' or 'process'")
-    return SerialEngine(task, method, source)
+def _found() -> dict[str, Factory]:
+    found: dict[str, Factory] = {}
+    for module in pkgutil.iter_modules(__path__):
+        if not module.ispkg:
+            for item in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
+                if isinstance(item, type) and issubclass(item, Engine) and "name" in vars(item):
+                    found[item.name] = item
+    return dict(sorted(found.items()))
 
 
-ENGINES: dict[str, Factory] = {
-    "auto": AutoEngine,
-    "process": ProcessEngine,
-    "ray": RayEngine,
-    "serial": _serial,
-}
+ENGINES = _found()
 
 __all__ = ["ENGINES", "AutoEngine", "Engine", "ProcessEngine", "RayEngine", "SerialEngine", "Simulation", "make_engine"]
+
+
+def known_engine(name: str) -> str:
+    """The name, if there is such an engine."""
+    known = {*ENGINES, FEDERATION}
+    if name not in known:
+        raise ConfigError(unknown("engine", name, known))
+    return name
 
 
 def make_engine(
@@ -41,8 +54,6 @@ def make_engine(
     workers: int | None = None,
     deadline: float | None = None,
 ) -> Engine:
-    if name == "flower":
+    if known_engine(name) == FEDERATION:
         raise ConfigError("engine 'flower' runs in processes of its own: start it with 'fedpac run --engine flower'")
-    if name not in ENGINES:
-        raise ConfigError(unknown("engine", name, ENGINES))
     return ENGINES[name](task, method, source, workers, deadline)

@@ -20,6 +20,7 @@ class AutoEngine(Simulation):
     deadline all visits are made by workers: nobody can end one that is made here.
     """
 
+    name: ClassVar[str] = "auto"
     short: ClassVar[float] = 2e-3  # seconds; sending a visit to a worker and its answer back takes half of it
     surely_long: ClassVar[float] = 0.1  # even for the first visit of all, which finds nothing prepared
 
@@ -30,7 +31,7 @@ class AutoEngine(Simulation):
         self.options = workers, deadline
         self.must_end = deadline is not None
         self.many = task.device.type == "cpu"  # another device works at many things at once by itself
-        self.here = SerialEngine(task, method, source, self.store)
+        self.here = SerialEngine(task, method, source, store=self.store)
         self.usual: dict[Kind, float] = {}  # seconds
 
     @cached_property

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from fedpac.engines.site import DataSource, Failure, Job, Outcome
 from fedpac.engines.store import MemoryStore
@@ -12,7 +12,12 @@ from fedpac.task import State, Task
 
 
 class Engine(ABC):
-    """Reaches the clients' sites. A client that fails is an outcome with an error, never an exception."""
+    """Reaches the clients' sites. A client that fails is an outcome with an error, never an exception.
+
+    One that has a `name` is on offer under it, and is made with (task, method, source, workers, deadline).
+    """
+
+    name: ClassVar[str]
 
     def __init__(self, task: Task, method: Method) -> None:
         self.task = task

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from fedpac import timing
 from fedpac.engines.base import Simulation
@@ -67,6 +67,8 @@ class Worker:
 
 
 class ProcessEngine(Simulation):
+    name: ClassVar[str] = "process"
+
     def __init__(
         self,
         task: Task,

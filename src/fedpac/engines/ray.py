@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -55,6 +55,8 @@ class Errand:
 
 class RayEngine(Simulation):
     """One actor for each CPU of the cluster, or as many as `workers` says, but no more than there are clients."""
+
+    name: ClassVar[str] = "ray"
 
     def __init__(
         self, task: Task, method: Method, source: DataSource, workers: int | None = None, deadline: float | None = None
