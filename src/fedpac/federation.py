@@ -122,6 +122,8 @@ class Federation:
         server, method, engine = self.server, self.method, self.engine
         round = server.round + 1
         available = engine.available()
+        if engine.listener is not None:
+            engine.listener.present(available)
         chosen = self._chosen(round, available)
         plan = self.evaluation.plan(self.task, round, chosen, available)
         waves = method.waves(chosen)

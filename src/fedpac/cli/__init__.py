@@ -3,9 +3,22 @@
 A module for each command; they are listed in the order in which they are imported here.
 """
 
+from fedpac.cli import (
+    check,
+    compare,
+    data,
+    demo,
+    export,
+    federation,
+    methods,
+    predict,
+    report,
+    reproduce,
+    resume,
+    run,
+    watch,
+)  # isort: skip
 from fedpac.cli.app import app, main
-
-from fedpac.cli import run, resume, demo, compare, report, reproduce, methods, check, data, predict, export, federation  # isort: skip
 
 __all__ = [
     "app",
@@ -22,4 +35,5 @@ __all__ = [
     "reproduce",
     "resume",
     "run",
+    "watch",
 ]

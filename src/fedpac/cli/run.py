@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpac.cli.app import DataDir, Sets, Workers, app
+from fedpac.cli.app import DataDir, Sets, Workers, app, out
 from fedpac.cli.common import carry_out, show_comparison
 from fedpac.errors import ConfigError
 
@@ -80,6 +80,9 @@ def run(
         ),
     ] = None,
     figures: Annotated[bool, typer.Option(help="Draw the run's figures at the end.")] = True,
+    live: Annotated[
+        bool, typer.Option("--live", help="A live page in the browser while it runs, on this machine only.")
+    ] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Show at the end where the time went.")] = False,
 ) -> None:
     """Train one method on one data set, into a folder.
@@ -108,17 +111,20 @@ def run(
     callbacks = [tracker(target) for target in track or []]
     if track and (seeds > 1 or first.run.engine == "flower"):
         raise ConfigError("--track is for one run in this process; with several seeds, give each a command of its own")
-    if seeds == 1:
-        carry_out(first, folder or _new_folder(first), data_dir, figures=figures, profile=profile, callbacks=callbacks)
-        return
-    from fedpac.runs.read import read_runs
+    chosen = [make_config(changed(values, "run.seed", seed)) for seed in range(first.run.seed, first.run.seed + seeds)]
+    made = [_new_folder(each) if folder is None else folder / f"seed{each.run.seed}" for each in chosen]
+    if seeds == 1 and folder is not None:
+        made = [folder]
+    if live:
+        from fedpac.cli.watch import start_beside
 
-    made = []
-    for seed in range(first.run.seed, first.run.seed + seeds):
-        chosen = make_config(changed(values, "run.seed", seed))
-        made.append(folder / f"seed{seed}" if folder else _new_folder(chosen))
-        carry_out(chosen, made[-1], data_dir, figures=figures, profile=profile, result=False)
-    show_comparison(read_runs(made), None, csv=False)
+        out.print(f"Live page: {start_beside(made)}   (closing it changes nothing for the run)", soft_wrap=True)
+    for each, place in zip(chosen, made, strict=True):
+        carry_out(each, place, data_dir, figures=figures, profile=profile, callbacks=callbacks, result=seeds == 1)
+    if seeds > 1:
+        from fedpac.runs.read import read_runs
+
+        show_comparison(read_runs(made), None, csv=False)
 
 
 def _new_folder(config: Config) -> Path:

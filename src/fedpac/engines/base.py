@@ -3,12 +3,20 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 from fedpac.engines.site import DataSource, Failure, Job, Outcome
 from fedpac.engines.store import MemoryStore
 from fedpac.methods.base import Method
 from fedpac.task import State, Task
+
+
+class Listener(Protocol):
+    """Somebody who is told what goes on, and must neither fail nor take long."""
+
+    def present(self, clients: Sequence[int]) -> None: ...
+    def asked(self, jobs: Sequence[Job]) -> None: ...
+    def heard(self, outcome: Outcome) -> None: ...
 
 
 class Engine(ABC):
@@ -22,6 +30,7 @@ class Engine(ABC):
     def __init__(self, task: Task, method: Method) -> None:
         self.task = task
         self.method = method
+        self.listener: Listener | None = None
 
     def available(self) -> Sequence[int]:
         """The clients that can be asked now, in ascending order."""
@@ -29,7 +38,13 @@ class Engine(ABC):
 
     def map(self, jobs: Sequence[Job]) -> dict[int, Outcome]:
         """Run the jobs, at most one for a client: one outcome for each, in client order, whoever finished first."""
-        outcomes = {outcome.client: outcome for outcome in self.run(jobs)}
+        if self.listener is not None:
+            self.listener.asked(jobs)
+        outcomes: dict[int, Outcome] = {}
+        for outcome in self.run(jobs):
+            outcomes[outcome.client] = outcome
+            if self.listener is not None:
+                self.listener.heard(outcome)
         return {client: outcomes.get(client, _nothing_of(client)) for client in sorted(job.client for job in jobs)}
 
     @abstractmethod

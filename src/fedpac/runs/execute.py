@@ -24,6 +24,7 @@ from fedpac.models import build_model
 from fedpac.provenance import provenance
 from fedpac.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from fedpac.runs.folder import CHECKPOINT, SELECTED, CsvRow, RunStore, once_more
+from fedpac.runs.pulse import beating
 from fedpac.runs.read import read_run
 from fedpac.runs.summary import summarise
 from fedpac.sampling import Uniform
@@ -264,7 +265,8 @@ def conduct(
     method, mark = config.make_method(), fingerprint(config)
     path = store.path / CHECKPOINT
     callbacks = callbacks or Callbacks()
-    with open_engine(method) as engine, callbacks.ending():
+    with open_engine(method) as engine, callbacks.ending(), beating(store.path) as pulse:
+        engine.listener = pulse
         federation = make_federation(config, task, method, engine)
         saved = _opened(store, config, task, method, census, data_dir)  # last: bad settings leave nothing behind
         if saved:

@@ -142,6 +142,8 @@ class FlowerEngine(Engine):
         while True:
             self.directory.look()
             here = sorted(self.directory.here)
+            if self.listener is not None:
+                self.listener.present(here)
             late = time.monotonic() - start > self.patience
             if len(here) == self.task.clients or (len(here) >= self.needed and late):
                 self.patience = 0.0

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpac.methods.base import Which
-from fedpac.metrics import METRICS
+from fedpac.metrics import METRICS, OF_CLASSES
 from fedpac.report.bubbles import drawn_of
 from fedpac.report.shown import by_group, curve_of
 from fedpac.report.style import COLOURS, MARKERS, looks
@@ -35,7 +35,7 @@ def contents(runs: Sequence[RunData]) -> dict[str, Any]:
     matrices = sum(bool(run.peer_weights) for run in runs)
     curves = sum(len(e.first.sizes) <= CURVE_SITES for s in settings for e in s.experiments)
     room = Room(WEIGHT_BYTES // max(1, matrices), CURVE_BYTES // max(1, 2 * curves))
-    metrics = {name: metric.about for name, metric in METRICS.items()}
+    metrics = {name: metric.about for name, metric in (METRICS | OF_CLASSES).items()}
     return {
         "version": __version__,
         "metrics": metrics,
