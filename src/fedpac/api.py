@@ -28,12 +28,15 @@ from fedpac.engines.site import Site
 from fedpac.engines.store import MemoryStore
 from fedpac.errors import ConfigError, FedpacError, RunError
 from fedpac.evaluation import Evaluation
-from fedpac.federation import Federation, RoundReport
+from fedpac.federation import Federation, RoundReport, of_method
 from fedpac.files import explained
 from fedpac.methods import Method, make_method
 from fedpac.methods.base import Which
 from fedpac.metrics import headline
+from fedpac.mods.base import restored
+from fedpac.mods.ckks_keys import Parameters
 from fedpac.newcomers import Reception
+from fedpac.privacy import KEY, PrivacyConfig
 from fedpac.provenance import provenance
 from fedpac.recipe import Recipe
 from fedpac.runs.execute import make_task, saved_state
@@ -78,6 +81,7 @@ def fit(
     engine: str = "auto",
     device: str = "cpu",
     workers: int | None = None,
+    privacy: dict[str, Any] | None = None,
     callbacks: Sequence[Given] = (),
 ) -> "Result":
     """Train on the clients' data and give back one model per client.
@@ -96,6 +100,7 @@ def fit(
     validation_share  held out of each client's training data; `result.selected` is then the round that they choose
     select_by  the metric that they choose by; unset, accuracy
     patience   stop after so many evaluations without a better one on validation data
+    privacy    the section [privacy] of a config: {"encryption": "ckks"}, for instance
     callbacks  see every round: functions that take its report, or fedpac.callbacks. One that returns True or raises
                ends the training, and what was trained is kept: `result.stopped` says why
 
@@ -114,12 +119,15 @@ def fit(
         min_replies=min_replies, deadline=deadline, engine=engine, device=device, workers=workers,
         metrics=list(metrics), select_by=select_by, patience=patience,
     )  # fmt: skip
-    optimizer = _section(ServerConfig, **(server or {})).make_optimizer()
+    aggregator = _section(ServerConfig, **(server or {}))
+    optimizer, rule = aggregator.make_optimizer(), aggregator.make_rule()
     selection = _selection(scenario, run)
     network, clients_in_all = _copied(model), len(scenario.clients)
+    protection = _section(PrivacyConfig, **(privacy or {}))
+    key = Parameters.for_clients(clients_in_all).new_key() if protection.encryption == "ckks" else None
     task = Task(
         network, scenario.classes, recipe, run.seed, clients_in_all, run.rounds, run.device, scenario.sample,
-        metrics=run.metrics,
+        protection.mods(method, clients_in_all, key, run), metrics=run.metrics,
     )  # fmt: skip
     history: list[RoundReport] = []
     selected: Result | None = None
@@ -130,7 +138,8 @@ def fit(
     with engine_used as running, told.ending():
         federation = Federation(
             task, method, running, sampler=sampler or Uniform(run.participation),
-            evaluation=Evaluation(run.evaluate_every), min_replies=run.min_replies, optimizer=optimizer,
+            evaluation=Evaluation(run.evaluate_every), min_replies=run.min_replies,
+            optimizer=optimizer, aggregation=rule,
         )  # fmt: skip
         for report in federation.rounds():
             history.append(report)
@@ -214,8 +223,8 @@ def load_run(
     if saved is None:
         raise RunError(f"{path} has no checkpoint yet: continue it with 'fedpac resume {path}'")
     scenario = build(config.data, config.run.seed, Path(data_dir) if data_dir else store.data_dir())
-    task = make_task(config, scenario, device="cpu")  # wherever it was trained
-    server = Server(task, saved.server)
+    task = make_task(config, scenario, device="cpu", key=path / KEY)  # wherever it was trained
+    server = Server(task, restored(task.mods, of_method(saved.server)))
     server.round = saved.round
     origin = {key: store.read_json("environment.json")["sessions"][0][key] for key in ORIGIN}
     if (published := PUBLISHED.get(config.data.dataset)) is not None:

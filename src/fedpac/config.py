@@ -12,12 +12,16 @@ from fedpac.data.config import DataConfig
 from fedpac.data.published import PUBLISHED
 from fedpac.engines import known_engine
 from fedpac.errors import ConfigError, unknown
-from fedpac.methods import Method, is_own, make_method
-from fedpac.methods.base import check_optimizer
+from fedpac.hostile import HostileConfig
+from fedpac.methods import Method, find_method, is_own, make_method
+from fedpac.methods.base import check_aggregation, check_optimizer
 from fedpac.metrics import CONFUSION, METRICS, headline
-from fedpac.mods import Float16, Mod, TopK
+from fedpac.mods import Ckks, Float16, Mod, TopK
+from fedpac.mods.ckks_keys import KeySource
 from fedpac.optimizers import USUAL, Optimizer
+from fedpac.privacy import PrivacyConfig
 from fedpac.recipe import Recipe
+from fedpac.robust import Rule
 from fedpac.selection import Selection
 from fedpac.strict import checked, one_line_lists, shown
 
@@ -138,12 +142,22 @@ class ServerConfig(BaseModel):
         Literal["none", "momentum", "adam", "yogi"],
         Field(description="how the server moves to the average: all the way, or by a server optimizer (FedOpt)"),
     ] = "none"
+    aggregation: Annotated[
+        Literal["mean", "median", "trimmed-mean", "krum", "clipped"],
+        Field(description="how replies are averaged; all but the mean bear some hostile clients"),
+    ] = "mean"
+    hostile: Annotated[
+        float, Field(ge=0, lt=0.5, description="share of hostile clients that trimmed-mean and krum reckon with")
+    ] = 0.2
     lr: Annotated[float | None, Field(gt=0, le=100, description="1 for momentum, 0.01 for adam and yogi")] = None
     momentum: Annotated[
         float | None, Field(ge=0, lt=1, description="0.5 for momentum, 0.9 (beta 1) for adam and yogi")
     ] = None
     second: Annotated[float, Field(ge=0, lt=1, description="beta 2 of adam and yogi")] = 0.99
     tau: Annotated[float, Field(gt=0, le=1, description="adam and yogi: added to the root of the second moment")] = 1e-3
+
+    def make_rule(self) -> Rule | None:
+        return None if self.aggregation == "mean" else Rule(kind=self.aggregation, hostile=self.hostile)
 
     def make_optimizer(self) -> Optimizer | None:
         given = {"lr": self.lr, "momentum": self.momentum}
@@ -207,6 +221,8 @@ class Config(BaseModel):
     run: RunConfig = RunConfig()
     wire: WireConfig = WireConfig()
     server: ServerConfig = ServerConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    hostile: HostileConfig = HostileConfig()
     federation: FederationConfig | None = None  # then `data` says nothing
 
     def identity(self) -> dict[str, Any]:
@@ -215,10 +231,9 @@ class Config(BaseModel):
         A key that is younger than a run counts only where it is not at its default, so that old runs go on.
         """
         values = self.model_dump(mode="json", exclude={"run": HOW})
-        if self.wire == WireConfig():
-            del values["wire"]
-        if self.server == ServerConfig():
-            del values["server"]
+        for name in ("wire", "server", "privacy", "hostile"):
+            if getattr(self, name) == type(self).model_fields[name].default:
+                del values[name]
         if self.federation is None:
             del values["federation"]
         else:
@@ -229,6 +244,12 @@ class Config(BaseModel):
             for key in younger:
                 if getattr(section, key) == type(section).model_fields[key].default:
                     del values[name][key]
+        method = find_method(self.method["name"])
+        fields = method.model_fields
+        values["method"] = {
+            key: value for key, value in values["method"].items()
+            if key not in method.younger or value != fields[key].default
+        }  # fmt: skip
         return values
 
     def selection(self, classes: int) -> Selection | None:
@@ -291,6 +312,30 @@ class Config(BaseModel):
         settings = dict(self.method)
         return make_method(settings.pop("name", "fedpac"), settings)
 
+    def mods(self, clients: int, key: KeySource | None = None) -> tuple[Mod, ...]:
+        """What stands between the method and the wire; `key` is a site's own, where weights are encrypted."""
+        method = self.make_method()
+        real = self.federation is not None or self.run.engine == "flower"
+        protected = self.privacy.mods(method, clients, key, self.run, secret_noise=real)
+        if self.privacy.encryption != "none" and (self.server.make_optimizer() or method.optimizer()):
+            raise ConfigError(
+                "privacy.encryption = 'ckks' needs server.optimizer = 'none': moments are multiplied in every round, "
+                "and a ciphertext only once"
+            )
+        if self.privacy.encryption != "none" and self.server.aggregation != "mean":
+            raise ConfigError(
+                f"server.aggregation = '{self.server.aggregation}' and privacy.encryption = 'ckks' exclude each "
+                "other: a server that compares replies must read them"
+            )
+        if self.privacy.encryption != "none" and self.wire.compression != "none":
+            raise ConfigError(
+                f"wire.compression = '{self.wire.compression}' and privacy.encryption = '{self.privacy.encryption}' "
+                "exclude each other: ciphertexts cannot be made smaller"
+            )
+        encryption = [mod for mod in protected if isinstance(mod, Ckks)]  # liars do not clip, but they encrypt
+        noise = [mod for mod in protected if not isinstance(mod, Ckks)]
+        return (*noise, *self.hostile.mods(clients, self.run.seed), *encryption, *self.wire.mods())
+
     def to_toml(self) -> str:
         unsaid = {"data"} if self.federation is not None else set()
         return one_line_lists(tomli_w.dumps(self.model_dump(exclude_none=True, mode="json", exclude=unsaid)))
@@ -312,6 +357,7 @@ def make_config(values: dict[str, Any], *, import_own: bool = True) -> Config:
     if import_own or not is_own(used["name"]):  # its settings are checked now, and their defaults written out
         method = config.make_method()
         check_optimizer(method, config.server.make_optimizer())
+        check_aggregation(method, config.server.make_rule())
         used = {"name": used["name"], **method.model_dump(exclude_none=True, mode="json")}
     published = PUBLISHED.get(config.data.dataset) if config.federation is None else None
     training = _filled(config.training, published.training if published else {})

@@ -11,18 +11,21 @@ from fedpac.engines.site import Failure, Job, Kind, Outcome
 from fedpac.errors import ConfigError, RunError
 from fedpac.evaluation import Evaluation, Plan
 from fedpac.message import Message
-from fedpac.methods.base import Method, Which, check_optimizer, returned
+from fedpac.methods.base import Method, Which, check_aggregation, check_optimizer, returned
 from fedpac.metrics import misfit, validated
-from fedpac.mods.base import Context, out_of_server
+from fedpac.mods.base import Context, out_of_server, restored
+from fedpac.mods.dp import Dp
 from fedpac.optimizers import Optimizer
 from fedpac.replies import accepted
+from fedpac.robust import Rule, aggregating
 from fedpac.sampling import Sampler, Uniform
 from fedpac.server import Server
-from fedpac.task import Task
+from fedpac.task import State, Task
 from fedpac.threads import one_thread
 from fedpac.timing import span
 
 CHUNK = 1024  # clients at a time: their messages are in memory, those of a hundred thousand need not be
+MEMORY = "mods "  # in a checkpoint: before the names of what mods remember
 REPEATS = 3  # of a round that too few answered, where another try may go better
 
 
@@ -48,6 +51,7 @@ class RoundReport:
     client_seconds: float  # summed over clients
     peer_weights: list[tuple[int, int, float]] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)  # who was asked and did not answer, and why
+    epsilon: float | None = None  # of differential privacy, spent so far by the client that took part most often
 
     def accuracies(self, which: Which) -> list[float]:
         return [s.accuracy for s in self.scores if s.which == which]
@@ -74,6 +78,7 @@ class Federation:
     evaluation    what is measured, how often, on how many
     min_replies   a round with fewer does not count, and is repeated where another try may go better; unset, every
                   chosen client must answer, and the first that fails ends the run with its error
+    aggregation   what stands in for the weighted mean where clients may be hostile; unset, the mean
     optimizer     how the server moves to averages; unset, as the method says, and that is mostly all the way
     """
 
@@ -87,6 +92,7 @@ class Federation:
         evaluation: Evaluation | None = None,
         min_replies: int | None = None,
         optimizer: Optimizer | None = None,
+        aggregation: Rule | None = None,
     ) -> None:
         self.task = task
         self.method = method
@@ -98,12 +104,30 @@ class Federation:
             raise ConfigError(f"min_replies = {min_replies}, but only {asked} clients are asked in a round")
         self.min_replies = min_replies
         check_optimizer(method, optimizer)
+        check_aggregation(method, aggregation)
+        self.aggregation = aggregation
+        self.memory: State = {}  # what mods remember at the server's end
+        self.dp = next((mod for mod in task.mods if isinstance(mod, Dp)), None)
         self.server = Server(task, optimizer=optimizer or method.optimizer())
         method.setup(self.server)
 
     def rounds(self) -> Iterator[RoundReport]:
-        while self.server.round < self.task.rounds:
+        while self.server.round < self.task.rounds and not self.stopped:
             yield self.step()
+
+    @property
+    def stopped(self) -> str | None:
+        """Why there are no further rounds although some were planned."""
+        return self.dp.stops(self.memory) if self.dp is not None else None
+
+    def snapshot(self) -> State:
+        """All that the server must remember, for a checkpoint."""
+        return {**self.server.state, **{f"{MEMORY}{name}": part for name, part in self.memory.items()}}
+
+    def restore(self, round: int, state: State) -> None:
+        """Go on after this round, from what a checkpoint holds of the server's state."""
+        self.memory = {k.removeprefix(MEMORY): part for k, part in state.items() if k.startswith(MEMORY)}
+        self.server.round, self.server.state = round, restored(self.task.mods, of_method(state))
 
     @one_thread()  # the server's sums as well: a run may go on where there are other cores
     @span("server", root=True)
@@ -159,17 +183,22 @@ class Federation:
         # those who stay away rehearse with what they would hear at the beginning of the round
         self._score("rehearse", sorted(plan.personal.difference(chosen)), tally)
         answered, waiting = 0, len(chosen)
+        heard: dict[int, float] = {}
         for wave in waves:
             replies: dict[int, Message] = {}
             for some in _chunks(wave):
                 fitting = self._learn(some, plan.personal, tally)
                 answered, waiting = answered + len(fitting), waiting - len(some)
-                replies |= fitting if len(wave) <= CHUNK else method.condense(fitting)
+                heard |= {i: up.number("n") if "n" in up else 1.0 for i, up in fitting.items()}
+                with aggregating(self.aggregation):
+                    replies |= fitting if len(wave) <= CHUNK else method.condense(fitting)
             if answered + waiting < needed:
                 raise RoundLostError(server.round, answered, needed, tally.failed)
             if replies:
-                with span("merging"):
+                with span("merging"), aggregating(self.aggregation):
                     method.merge(server, replies)
+        for mod in self.task.mods:
+            mod.merged(heard, self.memory)
         self._score("receive", plan.received, tally)
         return RoundReport(
             round=server.round,
@@ -181,6 +210,7 @@ class Federation:
             client_seconds=tally.seconds,
             peer_weights=method.peer_weights(server),
             failed=tally.failed,
+            epsilon=self.dp.epsilon(self.memory) if self.dp is not None else None,
         )
 
     def message_to(self, client: int) -> Message:
@@ -192,7 +222,7 @@ class Federation:
         """What these clients answer, as far as it can be merged."""
         round = self.server.round
         downs = {i: self.message_to(i) for i in clients}
-        passages = {i: out_of_server(self.task.mods, down, Context(i, round)) for i, down in downs.items()}
+        passages = {i: out_of_server(self.task.mods, down, Context(i, round, self.memory)) for i, down in downs.items()}
         tally.bytes_down += sum(passage.message.nbytes for passage in passages.values())
         kinds: dict[int, Kind] = {i: "learn-and-score" if i in scored else "learn" for i in clients}
         outcomes = self._ask([Job(kinds[i], i, round, passages[i].message) for i in clients])
@@ -215,7 +245,8 @@ class Federation:
     def _score(self, kind: Kind, clients: Sequence[int], tally: "Tally") -> None:
         for some in _chunks(clients):
             round, mods = self.server.round, self.task.mods
-            sent = {i: out_of_server(mods, self.message_to(i), Context(i, round)).message for i in some}
+            contexts = {i: Context(i, round, self.memory) for i in some}
+            sent = {i: out_of_server(mods, self.message_to(i), contexts[i]).message for i in some}
             outcomes = self._ask([Job(kind, i, round, down) for i, down in sent.items()])
             tally.count(outcomes, "received" if kind == "receive" else "personal")
 
@@ -280,3 +311,8 @@ def error_of(failure: Failure) -> Exception:
 def _chunks(clients: Sequence[int]) -> Iterator[list[int]]:
     for at in range(0, len(clients), CHUNK):
         yield list(clients[at : at + CHUNK])
+
+
+def of_method(state: State) -> State:
+    """What of a checkpoint is the method's."""
+    return {name: part for name, part in state.items() if not name.startswith(MEMORY)}

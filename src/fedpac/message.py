@@ -22,7 +22,12 @@ Weights: TypeAlias = dict[str, Tensor]
 
 
 class Payload(ABC):
-    """Stands for weights that whoever holds it cannot read: it can be scaled and added, and nothing else."""
+    """Stands for weights that whoever holds it cannot read: it can be scaled and added, and nothing else.
+
+    key   names the key that opens it, if there is one; only payloads under the same key can be added
+    """
+
+    key: str = ""
 
     @abstractmethod
     def __mul__(self, factor: float) -> "Payload": ...
@@ -33,6 +38,14 @@ class Payload(ABC):
     def plus(self, weights: Weights) -> "Payload":
         """The sum with weights that can be read."""
         raise MessageError(f"open weights cannot be added to a {type(self).__name__}")
+
+    @abstractmethod
+    def form(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """Names, dtypes and shapes of the weights, as far as whoever made it is to be believed."""
+
+    def to_tensors(self) -> Weights:
+        """As it travels, and as it is kept in a checkpoint."""
+        raise MessageError(f"a {type(self).__name__} has no bytes")
 
 
 Part: TypeAlias = Weights | Tensor | float | Payload
@@ -124,10 +137,9 @@ class Message(Mapping[str, Part]):
         for name, part in self._parts.items():
             if isinstance(part, Tensor):
                 tensors[name] = part
-            elif isinstance(part, dict):
-                tensors |= {f"{name}{SEPARATOR}{key}": value for key, value in part.items()}
-            elif isinstance(part, Payload):
-                raise MessageError(f"the message part '{name}' is a {type(part).__name__}, which has no bytes yet")
+            elif isinstance(part, dict | Payload):
+                inside = part if isinstance(part, dict) else part.to_tensors()
+                tensors |= {f"{name}{SEPARATOR}{key}": value for key, value in inside.items()}
             else:
                 numbers[name] = part
         return (

@@ -5,6 +5,7 @@ refused with the client's name and the reason, and the round goes on without it.
 is broken or absurd, not what is cleverly wrong.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot, inf, isfinite
@@ -64,8 +65,8 @@ def like(weights: Weights, buffers: Collection[str] = ()) -> dict[str, TensorLik
     Buffers may have any size: they follow the data and not the model. A running variance grows with the square of the
     inputs, and stays where it was at a client with a single sample.
     """
-    if isinstance(weights, Payload):
-        return {}  # nobody can tell
+    if isinstance(weights, Payload):  # how large they are, nobody can tell
+        return {name: TensorLike(dtype, shape) for name, (dtype, shape) in weights.form().items()}
     return {
         name: _buffer_like(name, tensor) if name in buffers else tensor_like(tensor) for name, tensor in weights.items()
     }
@@ -112,10 +113,24 @@ def accepted(
         problem = _misfit(up, description, norms[client]) if description is not None else _not_finite(up)
         if problem:
             refused[client] = f"client {client}: {problem}"
+    for client, problem in _other_keys({i: up for i, up in replies.items() if i not in refused}).items():
+        refused[client] = f"client {client}: {problem}"
     fitting = [client for client in replies if client not in refused]
     for client, problem in _too_large(fitting, norms, descriptions).items():
         refused[client] = f"client {client}: {problem}"
     return {client: replies[client] for client in fitting if client not in refused}, refused
+
+
+def _other_keys(replies: Mapping[int, Message]) -> dict[int, str]:
+    """Who encrypted with another key than most: what they sent cannot be added to the others'."""
+    keys = {i: {part.key for part in up.values() if isinstance(part, Payload)} for i, up in replies.items()}
+    counted = Counter(key for used in keys.values() for key in used)
+    if len(counted) < 2:
+        return {}
+    usual = counted.most_common(1)[0][0]
+    return {
+        i: "it is encrypted with another key than the others' replies" for i, used in keys.items() if used != {usual}
+    }
 
 
 def _misfit(up: Message, description: Description, norms: dict[str, float]) -> str | None:
@@ -149,12 +164,16 @@ def _number(part: Part, expected: NumberLike) -> str | None:
 def _group(
     name: str, part: Part, expected: Mapping[str, TensorLike], up: Message, norms: dict[str, float]
 ) -> str | None:
-    if isinstance(part, Payload):
-        return None
-    if not isinstance(part, dict):
+    if not isinstance(part, dict | Payload):
         return f"is {_kind(part)}, not a set of weights"
-    if part.keys() != expected.keys():
-        return f"holds {_listed(part)}; expected {_listed(expected)}"
+    form = part.form() if isinstance(part, Payload) else part
+    if form.keys() != expected.keys():
+        return f"holds {_listed(form)}; expected {_listed(expected)}"
+    if isinstance(part, Payload):  # what it holds cannot be seen, only what it says it is
+        for key, (dtype, shape) in part.form().items():
+            if problem := _misshapen(dtype, shape, expected[key]):
+                return f"at '{key}' {problem}"
+        return None
     for key, one in expected.items():
         if problem := _tensor(name, part[key], one, up, norms):
             return f"at '{key}' {problem}"
@@ -164,11 +183,8 @@ def _group(
 def _tensor(name: str, part: Part, expected: TensorLike, up: Message, norms: dict[str, float]) -> str | None:
     if not isinstance(part, Tensor):
         return f"is {_kind(part)}, not a tensor"
-    shape = tuple(part.shape)
-    fits = len(shape) == len(expected.shape)
-    fits = fits and all(wanted in (None, size) for size, wanted in zip(shape, expected.shape, strict=True))
-    if part.dtype != expected.dtype or not fits:
-        return f"is {_form(part.dtype, shape)}; expected {_form(expected.dtype, expected.shape)}"
+    if problem := _misshapen(part.dtype, tuple(part.shape), expected):
+        return problem
     if part.layout != torch.strided:
         return f"is {str(part.layout).removeprefix('torch.')}; expected a plain tensor"
     if part.is_floating_point():
@@ -187,6 +203,14 @@ def _tensor(name: str, part: Part, expected: TensorLike, up: Message, norms: dic
     if expected.sum_is is not None and float(part.sum()) != up[expected.sum_is]:
         return f"adds up to {float(part.sum()):g}, but '{expected.sum_is}' is {up[expected.sum_is]}"
     return None
+
+
+def _misshapen(dtype: torch.dtype, shape: tuple[int, ...], expected: TensorLike) -> str | None:
+    fits = len(shape) == len(expected.shape)
+    fits = fits and all(wanted in (None, size) for size, wanted in zip(shape, expected.shape, strict=True))
+    if dtype == expected.dtype and fits:
+        return None
+    return f"is {_form(dtype, shape)}; expected {_form(expected.dtype, expected.shape)}"
 
 
 def _is_moment(matrix: Tensor) -> bool:
@@ -241,6 +265,8 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _kind(part: Part) -> str:
+    if isinstance(part, Payload):
+        return "weights that cannot be read"
     return "a set of weights" if isinstance(part, dict) else "a tensor" if isinstance(part, Tensor) else "a number"
 
 

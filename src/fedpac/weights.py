@@ -7,6 +7,7 @@ added, so that a method which needs nothing else runs on payloads that the serve
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from fedpac import robust
 from fedpac.message import Message, Payload, Weights
 from fedpac.native.vectors import weighted_sum as sum_of_tensors
 
@@ -29,7 +30,8 @@ def weighted_sum(payloads: Sequence[Weights], coefficients: Sequence[float]) -> 
 
 def _sum_of_payloads(payloads: Sequence[Weights | Payload], coefficients: Sequence[float]) -> Payload:
     """Open weights may be among them: they are summed up first, and added as they are."""
-    pairs = list(zip(payloads, coefficients, strict=True))
+    # what counts nothing is left out: a ciphertext times zero would be no secret any more
+    pairs = [(payload, share) for payload, share in zip(payloads, coefficients, strict=True) if share]
     total, *others = [payload * share for payload, share in pairs if isinstance(payload, Payload)]
     for other in others:
         total = total + other
@@ -38,9 +40,20 @@ def _sum_of_payloads(payloads: Sequence[Weights | Payload], coefficients: Sequen
 
 
 def average(payloads: Mapping[int, Weights], shares: Mapping[int, float]) -> Weights:
-    """sum_i share_i w_i / sum_i share_i, in client order."""
+    """sum_i share_i w_i / sum_i share_i, in client order; or what the server's robust rule puts in its place."""
     total = sum(shares.values())
-    return weighted_sum(list(payloads.values()), [shares[i] / total for i in payloads])
+    coefficients = [shares[i] / total for i in payloads]
+    if (rule := robust.current()) is not None:
+        return rule.average(list(payloads.values()), coefficients)
+    return weighted_sum(list(payloads.values()), coefficients)
+
+
+def combined(own: int, payloads: Mapping[int, Weights], coefficients: Mapping[int, float]) -> Weights:
+    """sum_j coefficient_j w_j for client `own`; a robust rule cuts differences to its own to what is usual."""
+    used = [payloads[j] for j in coefficients]
+    if robust.current() is not None:
+        return robust.nearer(payloads[own], list(payloads.values()), used, list(coefficients.values()))
+    return weighted_sum(used, list(coefficients.values()))
 
 
 def average_of(replies: Mapping[int, Message], name: str) -> Weights:

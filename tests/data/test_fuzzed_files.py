@@ -16,6 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 from formats import idx, labels, png
+from PIL import Image
+
+from fedpac.data.config import DataConfig
+from fedpac.data.datasets import load
+from fedpac.data.formats import CINIC_CLASSES
+from fedpac.data.scenario import build
+from fuzzing import budget, damaged, fuzz
 from hostile import (
     GOOD,
     archive,
@@ -28,13 +35,6 @@ from hostile import (
     read_owners,
     read_picture,
 )
-from PIL import Image
-
-from fedpac.data.config import DataConfig
-from fedpac.data.datasets import load
-from fedpac.data.formats import CINIC_CLASSES
-from fedpac.data.scenario import build
-from fuzzing import budget, damaged, fuzz
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 3)), labels(12, 3)

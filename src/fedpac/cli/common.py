@@ -64,6 +64,8 @@ class ProgressBar:
         if report.scores:
             means = {which: _mean(report.accuracies(which)) for which in BOTH if report.accuracies(which)}
             self.scores = "  ".join(f"{which} {mean:5.2f} %" for which, mean in means.items())
+        if report.epsilon is not None:
+            pace = f"epsilon {report.epsilon:.2f}  {pace}"
         if self.bar is not None:
             self.bar.update(self.task, completed=report.round, scores=self.scores, pace=pace)
         elif report.scores:
@@ -112,6 +114,21 @@ def show_result(summary: dict[str, Any]) -> None:
         f"{summary['seconds']:.1f} s of rounds; {summary['bytes_up'] / 1e6:.1f} MB up and "
         f"{summary['bytes_down'] / 1e6:.1f} MB down, all clients together."
     )
+    show_privacy(summary.get("privacy", {}))
+
+
+def show_privacy(privacy: dict[str, Any]) -> None:
+    """What was encrypted and what was spent, with what that means."""
+    if "encryption" in privacy:
+        out.print(f"Encrypted: {escape(privacy['encryption'])}.", soft_wrap=True)
+    if "guarantee" in privacy:
+        epsilon = privacy["epsilon"]
+        spent = "epsilon is infinite: there is no noise" if epsilon is None else f"epsilon = {epsilon:.3g}"
+        out.print(
+            f"Privacy: {spent}, for delta = {privacy['delta']:g}: {escape(privacy['guarantee'])}.", soft_wrap=True
+        )
+    if privacy.get("stopped"):
+        out.print(f"[yellow]Stopped early: {escape(privacy['stopped'])}.[/]", soft_wrap=True)
 
 
 def show_preprocessing(folder: Path) -> None:

@@ -18,18 +18,24 @@ if TYPE_CHECKING:
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text and no keys. For a trial on one machine only.")]
 
 
-@app.command(epilog="Example:  fedpac certs certs --host fed.example.org --site clinic-a --site clinic-b")
+@app.command(epilog="Example:  fedpac certs certs --host fed.example.org --site clinic-a --site clinic-b --ckks")
 def certs(
     folder: Annotated[Path, typer.Argument(help="Where they go; what is there already is kept.", show_default=False)],
     host: Annotated[list[str] | None, typer.Option(help="A name or address of the server. Repeatable.")] = None,
     site: Annotated[list[str] | None, typer.Option(help="A site to make a key pair for. Repeatable.")] = None,
+    ckks: Annotated[bool, typer.Option("--ckks", help="Also the secret that sites share to encrypt weights.")] = False,
 ) -> None:
     """Make a CA, a certificate for the server and a key pair for every site, for a trial."""
     require_flower()
     from fedpac.deploy.certs import make_certificates
 
-    for path in make_certificates(folder, host or [], site or []):
+    for path in make_certificates(folder, host or [], site or [], ckks):
         out.print(str(path), soft_wrap=True)
+    if ckks:
+        out.print(
+            "sites-only/ckks.key goes to every site and never to the server: make it at a site, remove it here once "
+            "all sites have it. Whoever has it can read what any site sends."
+        )
     out.print(
         "Give each site ca.crt and its own sites/NAME.key, and nothing else. In production, let your organisation's CA "
         "sign the server's certificate, let each site make its key (ssh-keygen -t ecdsa -b 384) and send only NAME.pub."
@@ -50,6 +56,7 @@ def serve(
     """Run a federation's server: wait for the sites, then train. Start it again to go on after an interruption."""
     require_flower()
     from fedpac.config import make_config, read_config
+    from fedpac.deploy.certs import refuse_ckks_key
     from fedpac.deploy.serving import Service
 
     chosen = make_config(read_config(config))
@@ -60,6 +67,8 @@ def serve(
         raise ConfigError("a server needs certificates and the sites' keys: --certs FOLDER ('fedpac certs' makes one)")
     if certificates is not None and insecure:
         raise ConfigError("--certs and --insecure exclude each other")
+    if certificates is not None:
+        refuse_ckks_key(certificates)
     out.print(
         f"{len(chosen.federation.sites)} sites may join at {escape(address)}; results go to {escape(str(folder))}"
     )
@@ -78,6 +87,9 @@ def join(
     data: Annotated[Path | None, typer.Option(help="This site's samples: an .npz file or a folder of images.")] = None,
     ca: Annotated[Path | None, typer.Option(help="The CA that vouches for the server.")] = None,
     key: Annotated[Path | None, typer.Option(help="This site's private key.")] = None,
+    ckks: Annotated[
+        Path | None, typer.Option(help="The secret that all sites share, where weights are encrypted.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="This site's name. Default: that of the key's file.")] = None,
     keep_on: Annotated[bool, typer.Option("--stay", help="Stay for further runs when one is finished.")] = False,
     own_methods: Annotated[
@@ -98,6 +110,8 @@ def join(
         raise ConfigError("a site needs the CA's certificate and its own key: --ca ca.crt --key NAME.key")
     if insecure and (ca is not None or key is not None):
         raise ConfigError("--insecure excludes --ca and --key")
+    if ckks is not None and simulated is None and not ckks.exists():
+        raise ConfigError(f"there is no CKKS key {ckks}: all sites get the same one, which 'fedpac certs --ckks' makes")
     site = name or (key.stem if key is not None else None)
     if site is None:
         raise ConfigError("without a key, a site needs --name")
@@ -113,10 +127,10 @@ def join(
 
         if not stock:
             out.print(f"[yellow]The persistent site needs flwr {FLOWER}; this is a stock SuperNode instead.[/]")
-        raise typer.Exit(supernode(address, site, state, data, simulated, ca, key))
+        raise typer.Exit(supernode(address, site, state, data, simulated, ca, key, ckks))
     from fedpac.deploy.persistent import Door, stay
 
-    desk = Desk(site, state, held, own_methods)
+    desk = Desk(site, state, held, own_methods, ckks)
     stay(Door(address, ca, key), desk, lambda line: out.print(escape(line), soft_wrap=True), once=not keep_on)
     out.print(f"finished; the model, the metrics and a report are in {escape(str(desk.folder))}", soft_wrap=True)
 

@@ -49,6 +49,18 @@ def global_centroids(clients: Sequence[Centroids]) -> Centroids:
     return Centroids(total, (sums / total.clamp(min=1).unsqueeze(1)).to(means.dtype))
 
 
+def shares_of_sums(own: Centroids) -> Tensor:
+    """n_{i,k} ĉ_{i,k} / n_i (K, d), of which eq. c needs a weighted sum only: so the server need not read it."""
+    n = own.counts.sum().clamp(min=1)
+    return own.means * (own.counts / n).unsqueeze(1).to(own.means)
+
+
+def centroids_of_sums(sums: Tensor, shares: Tensor) -> Centroids:
+    """The global centroids from Σ_i n_i/n of the above (K, d) and every class's share of all samples (K)."""
+    means = torch.where(shares.unsqueeze(1) > 0, sums.double() / shares.clamp(min=1e-12).unsqueeze(1), 0.0)
+    return Centroids((shares > 0).long(), means.to(sums.dtype))
+
+
 def alignment_targets(shared: Centroids, own: Centroids) -> Tensor:
     """What c_y in eq. local_reg_f is for one client (K, d): the global centroid where there is one, else its own."""
     return torch.where(shared.present.unsqueeze(1), shared.means, own.means)

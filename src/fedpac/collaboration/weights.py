@@ -101,6 +101,16 @@ def pooled_moment(statistics: Sequence[FeatureStatistics]) -> Tensor:
     return torch.stack([s.n * s.second_moment for s in statistics]).sum(0) / sum(s.n for s in statistics)
 
 
+def bounded(alpha: Tensor, most: float) -> Tensor:
+    """No client has more than `most` in another's row; what is cut off goes to the client whose row it is.
+
+    Statistics can be made up: without a bound, whoever sends those of client i may take up to all of its head.
+    """
+    cut = alpha.clamp(max=most)
+    cut.fill_diagonal_(0.0)
+    return cut + torch.diag(1 - cut.sum(1))
+
+
 def quadratic_form(statistics: Sequence[FeatureStatistics]) -> tuple[Array, Array]:
     """Q and C such that R_i(α) = α'Q α - 2 C[i]'α + a constant, on the simplex.
 

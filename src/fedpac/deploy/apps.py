@@ -26,7 +26,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def desk_of(settings: Any) -> Desk:
-    """The site that a SuperNode's --node-config describes: site="clinic-a" data="..." state="..."."""
+    """The site that a SuperNode's --node-config describes: site="clinic-a" data="..." state="..." ckks="..."."""
     if missing := {"site", "state"} - set(settings):
         raise ConfigError(f"the SuperNode's --node-config lacks {', '.join(sorted(missing))}")
     if "simulated" in settings:
@@ -36,4 +36,5 @@ def desk_of(settings: Any) -> Desk:
         data = own_data(Path(str(settings["data"])))
     else:
         raise ConfigError("the SuperNode's --node-config lacks data: the folder with this site's samples")
-    return Desk(str(settings["site"]), Path(str(settings["state"])), data)
+    ckks = Path(str(settings["ckks"])) if "ckks" in settings else None
+    return Desk(str(settings["site"]), Path(str(settings["state"])), data, ckks=ckks)

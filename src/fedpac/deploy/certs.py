@@ -13,13 +13,19 @@ from cryptography.x509.oid import NameOID
 
 from fedpac.errors import ConfigError
 from fedpac.files import explained, write_atomically
+from fedpac.mods.ckks_keys import Parameters, write_key
+from fedpac.privacy import KEY
 
 DAYS = 365
+SITES_ONLY = "sites-only"  # what no server may have
 LOOPBACK = ("localhost", "127.0.0.1")  # the server's own processes speak to each other
 
 
-def make_certificates(folder: Path, hosts: Sequence[str], sites: Sequence[str]) -> list[Path]:
-    """Writes ca.crt, server.crt and server.key, and sites/NAME.key with NAME.pub. What is there already is kept."""
+def make_certificates(folder: Path, hosts: Sequence[str], sites: Sequence[str], ckks: bool = False) -> list[Path]:
+    """Writes ca.crt, server.crt and server.key, and sites/NAME.key with NAME.pub. What is there already is kept.
+
+    ckks   also sites-only/ckks.key, the secret of all sites that have a key here
+    """
     written: list[Path] = []
 
     def write(name: str, data: bytes, mode: int) -> None:
@@ -47,7 +53,21 @@ def make_certificates(folder: Path, hosts: Sequence[str], sites: Sequence[str]) 
             write(f"sites/{site}.key", _private(key, serialization.PrivateFormat.OpenSSH), 0o600)
             public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
             write(f"sites/{site}.pub", public + b"\n", 0o644)
+    if ckks:
+        number = len(list((folder / "sites").glob("*.pub")))
+        if not number:
+            raise ConfigError("a CKKS key is made for a number of sites: name them with --site")
+        if write_key(folder / SITES_ONLY / KEY, Parameters.for_clients(number)):
+            written.append(folder / SITES_ONLY / KEY)
     return written
+
+
+def refuse_ckks_key(certificates: Path) -> None:
+    """A server that has the sites' secret could read what they encrypt."""
+    if (path := certificates / SITES_ONLY / KEY).exists():
+        raise ConfigError(
+            f"the server must not have the sites' secret {path}: give it to the sites, and remove it here"
+        )
 
 
 def _certificate(name: str, key: Any, signer: Any, issuer: x509.Certificate | None, hosts: Any) -> x509.Certificate:

@@ -36,7 +36,7 @@ def conduct_federation(grid: Grid, settings: Mapping[str, Any]) -> None:
     try:
         _conduct(grid, settings, out, _speaker(settings))
     except FedpacError as error:
-        out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True, mode=0o700)
         (out / ERROR).write_text(f"{error}\n")
         raise
 
@@ -85,6 +85,8 @@ def _line(task: Task, report: RoundReport) -> str:
     for which in ("received", "personal"):
         if values := report.accuracies(which):
             means.append(f"{which} {100 * sum(values) / len(values):.2f} %")
+    if report.epsilon is not None:
+        means.append(f"epsilon {report.epsilon:.2f}")
     failed = [f"without {failure.reason}" for failure in report.failed]
     return "; ".join([f"round {report.round}/{task.rounds}  {'  '.join(means)}  {report.seconds:.2f} s", *failed])
 

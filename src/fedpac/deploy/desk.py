@@ -48,13 +48,15 @@ class Desk:
     """One site. It answers requests, one at a time, with the data and the state that are here.
 
     own_methods   whether the server may name a class outside fedpac as the method, which is then imported
+    ckks          the key that all sites share, for runs whose weights are encrypted
     """
 
-    def __init__(self, name: str, state: Path, data: Data, own_methods: bool = False) -> None:
+    def __init__(self, name: str, state: Path, data: Data, own_methods: bool = False, ckks: Path | None = None) -> None:
         self.name = name
         self.state = state
         self.data = data
         self.own_methods = own_methods
+        self.ckks = ckks
         self.case: Case | None = None
         self.finished = False
 
@@ -90,7 +92,19 @@ class Desk:
                 f"the server asks for the method '{name}', which is not part of fedpac; see --own-methods"
             )
         config = make_config(values)
-        return Case(spec, config, client, self.data(spec, config, client), self.state / spec.federation[:12])
+        if config.privacy.encryption == "none":
+            self._refuse_plain_text()
+        elif self.ckks is None:
+            raise ConfigError("this run is encrypted, and this site has no key for it: --ckks ckks.key")
+        folder = self.state / spec.federation[:12]
+        return Case(spec, config, client, self.data(spec, config, client), folder, self.ckks)
+
+    def _refuse_plain_text(self) -> None:
+        """A server that could talk a site out of encryption would need no key."""
+        if self.ckks is not None:
+            raise ConfigError(
+                "this site has a CKKS key and sends encrypted weights only; the server asks for plain ones"
+            )
 
     def _reply(self, case: "Case", request: Request, body: bytes) -> RecordDict:
         if request.kind == "hello":
@@ -115,14 +129,16 @@ class Desk:
 class Case:
     """A site's part in one federation, in a folder that only its owner can read."""
 
-    def __init__(self, spec: Spec, config: Config, client: int, own: ClientData, folder: Path) -> None:
+    def __init__(
+        self, spec: Spec, config: Config, client: int, own: ClientData, folder: Path, ckks: Path | None = None
+    ) -> None:
         self.spec = spec
         self.config = config
         self.client = client
         self.own = own
         self.folder = folder
         self.method = config.make_method()
-        self.task = task_for(config, spec.classes, spec.sample, len(spec.sites))
+        self.task = task_for(config, spec.classes, spec.sample, len(spec.sites), key=ckks)
         with explained(folder.parent):
             folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.site = Site(self.task, self.method, {client: own}, FolderStore(folder))

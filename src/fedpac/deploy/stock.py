@@ -6,7 +6,14 @@ from fedpac.deploy.superlink import end, flower_environment, free_port, program,
 
 
 def supernode(
-    address: str, site: str, state: Path, data: Path | None, simulated: Path | None, ca: Path | None, key: Path | None
+    address: str,
+    site: str,
+    state: Path,
+    data: Path | None,
+    simulated: Path | None,
+    ca: Path | None,
+    key: Path | None,
+    ckks: Path | None = None,
 ) -> int:
     """Run until it ends, and give back its exit code."""
     settings = {"site": site, "state": str(state.absolute())}
@@ -14,6 +21,8 @@ def supernode(
         settings["data"] = str(data.absolute())
     if simulated is not None:
         settings["simulated"] = str(simulated.absolute())
+    if ckks is not None:
+        settings["ckks"] = str(ckks.absolute())
     described = " ".join(f'{name}="{value}"' for name, value in settings.items())
     command = [program("flower-supernode"), "--superlink", address, "--node-config", described]
     command += ["--port", str(free_port())]

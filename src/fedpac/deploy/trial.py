@@ -12,6 +12,7 @@ from fedpac.data.scenario import build
 from fedpac.deploy.certs import make_certificates
 from fedpac.deploy.serving import Service
 from fedpac.deploy.superlink import end, flower_environment, free_port, start
+from fedpac.privacy import KEY
 
 
 def run_trial(config: Config, out: Path, data_dir: Path | None, say: Callable[[str], None]) -> None:
@@ -26,9 +27,10 @@ def run_trial(config: Config, out: Path, data_dir: Path | None, say: Callable[[s
         stated.write_text(config.to_toml())
         service = stack.enter_context(Service(folder / "server", "127.0.0.1", free_port(), certificates, sites))
         state = out.parent / f"{out.name}-sites"
+        key = ("--ckks", str(state / KEY)) if config.privacy.encryption == "ckks" else ()  # the first site makes it
         for site in sites:
             stack.enter_context(
-                simulated_site(service.gate.address, site, certificates, state / site, stated, data_dir, folder)
+                simulated_site(service.gate.address, site, certificates, state / site, stated, data_dir, folder, *key)
             )
         settings = {"config": str(stated), "data-dir": str(data_dir.absolute()) if data_dir else ""}
         service.carry_out(settings, out, say)

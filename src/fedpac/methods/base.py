@@ -1,6 +1,7 @@
 """What a method is: frozen hyper-parameters and a few short functions. It stores nothing on itself."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -11,8 +12,10 @@ from torch import nn
 from fedpac.client import Client
 from fedpac.errors import ConfigError
 from fedpac.message import Message
+from fedpac.mods.dp import Kind
 from fedpac.optimizers import Optimizer
 from fedpac.replies import Description, TensorLike, class_counts, class_means
+from fedpac.robust import Rule
 from fedpac.server import Server
 
 Which: TypeAlias = Literal["received", "personal"]
@@ -34,6 +37,15 @@ def check_optimizer(method: "Method", optimizer: Optimizer | None) -> None:
         raise ConfigError(
             f"server.optimizer = '{optimizer.kind}': method {method.name} has no average of models that an optimizer "
             "could steer; set it to 'none'"
+        )
+
+
+def check_aggregation(method: "Method", rule: Rule | None) -> None:
+    """An error if the server has a robust rule, and the method no averages for it."""
+    if rule is not None and not method.averages:
+        raise ConfigError(
+            f"server.aggregation = '{rule.kind}': method {method.name} has no average of models that it could protect; "
+            "set it to 'mean'"
         )
 
 
@@ -73,6 +85,7 @@ class Method(BaseModel, ABC):
     family: ClassVar[str] = "of your own"
     reported: ClassVar[Which] = "received"  # which of the two accuracies the method's paper speaks of
     averages: ClassVar[bool] = False  # whether the server moves to averages (server.move), which an optimizer may steer
+    younger: ClassVar[frozenset[str]] = frozenset()  # settings that came later: at their defaults, old runs go on
     revision: ClassVar[int] = 1  # raised when equal settings give other numbers, so that no older checkpoint goes on
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -115,6 +128,10 @@ class Method(BaseModel, ABC):
     def sums(self) -> tuple[str, ...]:
         """The parts of a reply of which the server needs weighted sums only, and so need not be able to read."""
         return ()
+
+    def protects(self) -> Mapping[str, Kind]:
+        """What the parts of a reply are to differential privacy (fedpac.mods.dp); all of them, or it is refused."""
+        return {}
 
     def condense(self, replies: dict[int, Message]) -> dict[int, Message]:
         """The same replies, or fewer that stand for them: thousands need not be in memory until all have come."""

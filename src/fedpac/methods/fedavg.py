@@ -1,5 +1,6 @@
 """FedAvg (McMahan et al., AISTATS 2017), and the pattern of every method that shares a part of the model."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import nn
@@ -8,6 +9,7 @@ from fedpac.client import Client
 from fedpac.message import Message, Weights
 from fedpac.methods.base import Method, Newcomer, returned
 from fedpac.models import Section, section, without
+from fedpac.mods.dp import Kind
 from fedpac.replies import SAMPLES, Description, like
 from fedpac.server import Server
 from fedpac.training import train
@@ -51,6 +53,9 @@ class FedAvg(Method):
 
     def sums(self) -> tuple[str, ...]:
         return ("w",)
+
+    def protects(self) -> Mapping[str, Kind]:
+        return {"w": "average", "n": "public"}
 
     def condense(self, replies: dict[int, Message]) -> dict[int, Message]:
         """An average of averages, where there is nothing to a merge but the average."""

@@ -1,5 +1,6 @@
 """FedPAC (Xu, Tong, Huang, ICLR 2023): feature alignment and classifier collaboration."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import torch
@@ -7,18 +8,27 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedpac.client import Client
-from fedpac.collaboration.centroids import Centroids, alignment_targets, global_centroids, local_centroids, renewed
+from fedpac.collaboration.centroids import (
+    Centroids,
+    alignment_targets,
+    centroids_of_sums,
+    global_centroids,
+    local_centroids,
+    renewed,
+    shares_of_sums,
+)
 from fedpac.collaboration.statistics import FeatureStatistics, feature_statistics
-from fedpac.collaboration.weights import Covariance, combination_weights, newcomer_weights
-from fedpac.errors import RunError
+from fedpac.collaboration.weights import Covariance, bounded, combination_weights, newcomer_weights
+from fedpac.errors import ConfigError, RunError
 from fedpac.message import Message, Weights
 from fedpac.methods.base import Newcomer, centroids_like
 from fedpac.methods.fedrep import FedRep
 from fedpac.models import section
+from fedpac.mods.dp import Kind
 from fedpac.replies import HUGE, SAMPLES, Description, TensorLike, class_counts, class_means, like
 from fedpac.server import Server
 from fedpac.training import Loss, aligned_cross_entropy, cross_entropy
-from fedpac.weights import weighted_sum
+from fedpac.weights import average_of, combined, weighted_sum
 
 
 class FedPAC(FedRep):
@@ -36,6 +46,7 @@ class FedPAC(FedRep):
     name: ClassVar[str] = "fedpac"
     title: ClassVar[str] = "FedPAC"
     family: ClassVar[str] = "collaboration"
+    younger: ClassVar[frozenset[str]] = frozenset({"most_weight", "summed_centroids"})
 
     lam: Annotated[float, Field(ge=0, le=1e6, description="lambda, strength of the feature alignment")] = 1.0
     alignment: Annotated[bool, Field(description="align features with the global centroids (FA)")] = True
@@ -44,6 +55,12 @@ class FedPAC(FedRep):
     centre: Annotated[bool, Field(description="zero-centre the features for the weights (Assumption 2)")] = False
     ridge: Annotated[float, Field(ge=0, description="regularises a covariance before it is inverted")] = 1e-3
     cutoff: Annotated[float, Field(ge=0, lt=1, description="smaller weights are set to zero")] = 1e-3
+    most_weight: Annotated[
+        float, Field(gt=0, le=1, description="the most that one client's statistics may win it in another's head")
+    ] = 1.0
+    summed_centroids: Annotated[
+        bool, Field(description="send centroids as sums that the server need not read: with encryption it cannot")
+    ] = False
 
     def setup(self, server: Server) -> None:
         super().setup(server)
@@ -53,7 +70,8 @@ class FedPAC(FedRep):
         head = server.state.get(f"head.{client}", server.state["head"])
         if "centroids" not in server.state:  # the first round: there is nothing to align with yet
             return Message(w=server.weights("w"), head=head)
-        return Message(w=server.weights("w"), head=head, centroids=server.weights("centroids"))
+        shares = {"shares": server.tensor("shares")} if self.summed_centroids else {}
+        return Message(w=server.weights("w"), head=head, centroids=server.weights("centroids"), **shares)
 
     def assemble(self, client: Client, down: Message) -> Weights:
         return {**down.weights("w"), **down.weights("head")}
@@ -68,7 +86,7 @@ class FedPAC(FedRep):
             w=section(w, "body"),
             head=section(w, "head"),
             statistics=statistics,
-            centroids=centroids.to_tensors(),
+            centroids={"sums": shares_of_sums(centroids)} if self.summed_centroids else centroids.to_tensors(),
             n=client.n,
         )
 
@@ -79,36 +97,56 @@ class FedPAC(FedRep):
     def body_loss(self, client: Client, down: Message, z: Tensor) -> Loss:
         if not self.alignment or self.lam == 0 or "centroids" not in down:
             return cross_entropy
-        shared = Centroids.from_tensors(down.weights("centroids"))
+        sent = down.weights("centroids")
+        summed = self.summed_centroids
+        shared = centroids_of_sums(sent["sums"], down.tensor("shares")) if summed else Centroids.from_tensors(sent)
         own = local_centroids(z, client.train_set[1], client.classes)  # for a class nobody has sent yet
         return aligned_cross_entropy(self.lam, alignment_targets(shared, own))
 
     def replies(self, server: Server, client: int, down: Message) -> Description:
         task = server.task
+        summed = {"sums": class_means(task.classes, task.features, task.dtype)} if self.summed_centroids else None
         own = {
             "head": like(section(task.initial, "head"), task.buffers),
-            "centroids": centroids_like(server, "centroids"),
+            "centroids": summed or centroids_like(server, "centroids"),
         }
         return {**super().replies(server, client, down), **own, **self.introduction(server)}
 
     def sums(self) -> tuple[str, ...]:
-        return ("w", "head")
+        return ("w", "head", "centroids") if self.summed_centroids else ("w", "head")
+
+    def protects(self) -> Mapping[str, Kind]:
+        if not self.summed_centroids or self.covariance != "identity":
+            raise ConfigError(
+                "method fedpac: differential privacy needs method.summed_centroids = true and "
+                "method.covariance = 'identity', so that less must be hidden"
+            )
+        kinds: dict[str, Kind] = {"head": "each", "statistics": "statistics", "centroids": "sum"}
+        return {**super().protects(), **kinds}
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         super().merge(server, replies)
+        self.merge_centroids(server, replies)
+        ids, heads = list(replies), {i: up.weights("head") for i, up in replies.items()}
+        rows: list[tuple[int, int, float]] = []
+        for i, alpha in zip(ids, self.weights(replies), strict=True):
+            used = {ids[j]: float(alpha[j]) for j in alpha.nonzero().flatten().tolist()}
+            server.state[f"head.{i}"] = combined(i, heads, used)  # eq. (g_agg)
+            rows += [(i, j, weight) for j, weight in used.items()]
+        server.state["alpha"] = torch.tensor(rows, dtype=torch.float64)
+        self.remember(server, replies)
+
+    def merge_centroids(self, server: Server, replies: dict[int, Message]) -> None:
+        """eq. (c). As sums, a class that nobody had in this round has none: its clients align with their own."""
+        if self.summed_centroids:
+            counts = torch.stack([up.weights("statistics")["counts"] for up in replies.values()]).sum(0).double()
+            server.state["centroids"] = average_of(replies, "centroids")
+            server.state["shares"] = counts / counts.sum()
+            return
         centroids = global_centroids([Centroids.from_tensors(up.weights("centroids")) for up in replies.values()])
         if "centroids" in server.state:
             centroids = renewed(Centroids.from_tensors(server.weights("centroids")), centroids)
         server.state["centroids"] = centroids.to_tensors()
-
-        ids, heads = list(replies), [up.weights("head") for up in replies.values()]
-        rows: list[tuple[int, int, float]] = []
-        for i, alpha in zip(ids, self.weights(replies), strict=True):
-            used = {j: float(alpha[j]) for j in alpha.nonzero().flatten().tolist()}
-            server.state[f"head.{i}"] = weighted_sum([heads[j] for j in used], list(used.values()))  # eq. (g_agg)
-            rows += [(i, ids[j], weight) for j, weight in used.items()]
-        server.state["alpha"] = torch.tensor(rows, dtype=torch.float64)
-        self.remember(server, replies)
 
     def remember(self, server: Server, replies: dict[int, Message]) -> None:
         """The heads and statistics of the last round, all of one body: what newcomers' heads are combined from."""
@@ -122,9 +160,10 @@ class FedPAC(FedRep):
         if not self.collaboration:
             return torch.eye(len(replies), dtype=torch.float64)
         statistics = [FeatureStatistics.from_tensors(up.weights("statistics")) for up in replies.values()]
-        return combination_weights(
+        alpha = combination_weights(
             statistics, self.covariance, self.centre, self.ridge, self.cutoff, clients=list(replies)
         )
+        return alpha if self.most_weight == 1 else bounded(alpha, self.most_weight)
 
     def peer_weights(self, server: Server) -> list[tuple[int, int, float]]:
         if "alpha" not in server.state:

@@ -1,5 +1,6 @@
 """FedProto-G (Tan et al., AAAI 2022): clients share class prototypes and no weights."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from fedpac.client import Client
@@ -7,6 +8,7 @@ from fedpac.collaboration.centroids import Centroids, global_centroids, renewed
 from fedpac.message import Message, Weights
 from fedpac.methods.base import centroids_like
 from fedpac.methods.fedproto_l import FedProtoL, prototypes
+from fedpac.mods.dp import Kind
 from fedpac.replies import Description
 from fedpac.server import Server
 from fedpac.training import train
@@ -36,6 +38,9 @@ class FedProtoG(FedProtoL):
 
     def replies(self, server: Server, client: int, down: Message) -> Description:
         return {**super().replies(server, client, down), "prototypes": centroids_like(server, "prototypes")}
+
+    def protects(self) -> Mapping[str, Kind]:
+        return {}
 
     def sums(self) -> tuple[str, ...]:
         return ()

@@ -1,11 +1,13 @@
 """Local-only: the baseline without any collaboration."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from fedpac.message import Message
 from fedpac.methods.base import Which
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import Section
+from fedpac.mods.dp import Kind
 from fedpac.server import Server
 
 
@@ -24,6 +26,9 @@ class Local(FedAvg):
 
     def sums(self) -> tuple[str, ...]:
         return ()
+
+    def protects(self) -> Mapping[str, Kind]:
+        return {"w": "empty", "n": "public"}
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         """There is nothing to merge."""

@@ -1,5 +1,6 @@
 """SCAFFOLD (Karimireddy et al., ICML 2020), option II."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import torch
@@ -10,6 +11,7 @@ from fedpac.client import Client
 from fedpac.message import Message
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import trainable
+from fedpac.mods.dp import Kind
 from fedpac.replies import Description, like, norm, tensor_like
 from fedpac.server import Server
 from fedpac.training import flatten, train
@@ -66,6 +68,9 @@ class Scaffold(FedAvg):
 
     def sums(self) -> tuple[str, ...]:
         return ()  # w is a difference to the server's own, and c is added up element by element
+
+    def protects(self) -> Mapping[str, Kind]:
+        return {}  # c and w say the same thing twice
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         w, c = server.weights("w"), server.tensor("c")

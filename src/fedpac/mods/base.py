@@ -13,7 +13,7 @@ messages on their way at once. Where no answer is wanted (a model is only scored
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -25,7 +25,8 @@ Way: TypeAlias = Generator[Message, Message, Message]
 
 @dataclass(frozen=True)
 class Context:
-    """Whose message it is. At the client's end, `state` is what the client remembers between rounds."""
+    """Whose message it is. `state` is what is remembered between rounds: at the client's end by the client, at the
+    server's end by the server, for all clients."""
 
     client: int
     round: int
@@ -40,6 +41,13 @@ class Mod(ABC):
 
     @abstractmethod
     def at_client(self, message: Message, context: Context) -> Way: ...
+
+    def merged(self, samples: Mapping[int, float], memory: dict[str, Part]) -> None:  # noqa: B027
+        """The server has merged the replies of these clients, who said they have so many samples."""
+
+    def restored(self, part: Part) -> Part:
+        """A part of the server's state, as the server has it, from what a checkpoint holds."""
+        return part
 
 
 class Passage:
@@ -69,3 +77,11 @@ def out_of_server(mods: Iterable[Mod], message: Message, context: Context) -> Pa
 
 def into_client(mods: Iterable[Mod], message: Message, context: Context) -> Passage:
     return Passage([mod.at_client for mod in reversed(list(mods))], message, context)
+
+
+def restored(mods: Iterable[Mod], state: Mapping[str, Part]) -> dict[str, Part]:
+    """The server's state, from what a checkpoint holds of it."""
+    parts = dict(state)
+    for mod in mods:
+        parts = {name: mod.restored(part) for name, part in parts.items()}
+    return parts

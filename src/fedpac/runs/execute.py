@@ -21,6 +21,8 @@ from fedpac.federation import Federation
 from fedpac.methods import Method, find_method
 from fedpac.metrics import SEPARATOR
 from fedpac.models import build_model
+from fedpac.mods.ckks_keys import KeySource
+from fedpac.privacy import KEY, statement
 from fedpac.provenance import provenance
 from fedpac.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from fedpac.runs.folder import CHECKPOINT, SELECTED, CsvRow, RunStore, once_more
@@ -158,17 +160,27 @@ def _summary(store: RunStore, callbacks: Callbacks) -> dict[str, Any]:
         return stopped
 
 
-def make_task(config: Config, scenario: Scenario, device: str | None = None) -> Task:
-    return task_for(config, scenario.classes, scenario.sample, len(scenario.clients), device)
+def make_task(config: Config, scenario: Scenario, device: str | None = None, key: KeySource | None = None) -> Task:
+    return task_for(config, scenario.classes, scenario.sample, len(scenario.clients), device, key)
 
 
-def task_for(config: Config, classes: int, sample: torch.Tensor, clients: int, device: str | None = None) -> Task:
-    """The same task on every machine that knows the config, the number of classes and what a sample looks like."""
+def task_for(
+    config: Config,
+    classes: int,
+    sample: torch.Tensor,
+    clients: int,
+    device: str | None = None,
+    key: KeySource | None = None,
+) -> Task:
+    """The same task on every machine that knows the config, the number of classes and what a sample looks like.
+
+    key   the secret that sites share, where weights are encrypted; no server has it
+    """
     run = config.run
     model = build_model(config.model, tuple(sample.shape), classes, run.seed)
     return Task(
         model, classes, config.training, run.seed, clients, run.rounds, device or run.device, sample,
-        config.wire.mods(), run.metrics, run.ended or (),
+        config.mods(clients, key), run.metrics, run.ended or (),
     )  # fmt: skip
 
 
@@ -178,7 +190,7 @@ def make_federation(config: Config, task: Task, method: Method, engine: Engine) 
     sampler = Uniform(run.participation, run.everybody_last)
     return Federation(
         task, method, engine, sampler=sampler, evaluation=evaluation, min_replies=run.min_replies,
-        optimizer=config.server.make_optimizer(),
+        optimizer=config.server.make_optimizer(), aggregation=config.server.make_rule(),
     )  # fmt: skip
 
 
@@ -238,11 +250,12 @@ def _execute(
         raise ConfigError("the clients of this run are real sites: start it, or go on with it, with 'fedpac serve'")
     data_dir = data_dir or store.data_dir()
     scenario = build(config.data, config.run.seed, data_dir)
-    task = make_task(config, scenario)
+    task = make_task(config, scenario, key=store.path / KEY)
     workers = workers or config.run.workers
+    held = config.hostile.poisoned(scenario.clients, scenario.classes, config.run.seed)
 
     def open_engine(method: Method) -> Engine:
-        return make_engine(config.run.engine, task, method, scenario.clients, workers, config.run.deadline)
+        return make_engine(config.run.engine, task, method, held, workers, config.run.deadline)
 
     conduct(config, store, task, census_of(scenario), open_engine, data_dir, callbacks)
 
@@ -270,7 +283,7 @@ def conduct(
         federation = make_federation(config, task, method, engine)
         saved = _opened(store, config, task, method, census, data_dir)  # last: bad settings leave nothing behind
         if saved:
-            federation.server.round, federation.server.state = saved.round, saved.server
+            federation.restore(saved.round, saved.server)
             engine.restore(saved.clients)
             if (before := clients_at(config, task, saved.round)) < task.clients:
                 method.grow(federation.server, before)
@@ -284,24 +297,27 @@ def conduct(
             if selection is not None:
                 selection.see(report.round, report.measured(method.reported, selection.key))
             over = report.round == task.rounds or (selection is not None and selection.exhausted)
+            over = over or federation.stopped is not None
             saving = over or report.round % config.run.checkpoint_every == 0
             with span("server", root=True), span("disk"):
                 store.append(report, sync=saving)  # first the rows, then the checkpoint that says they are there
                 if saving:
-                    write_checkpoint(path, mark, report.round, federation.server.state, engine.snapshot())
+                    write_checkpoint(path, mark, report.round, federation.snapshot(), engine.snapshot())
                 if selection is not None and selection.best == report.round:
-                    states = federation.server.state, engine.snapshot()
+                    states = federation.snapshot(), engine.snapshot()
                     write_checkpoint(store.path / SELECTED, mark, report.round, *states)
             left = callbacks.see(report) and not over
             if left and not saving:
                 store.sync()
-                write_checkpoint(path, mark, report.round, federation.server.state, engine.snapshot())
+                write_checkpoint(path, mark, report.round, federation.snapshot(), engine.snapshot())
             if left or over:
                 break
         if farewell is not None and not left:
             farewell(federation)
     if not left:
-        store.write_json("summary.json", {**summarise(read_run(store.path)), **_origin(store)})
+        early = federation.stopped if federation.server.round < task.rounds else None
+        privacy = statement(task.mods, federation.memory, early)
+        store.write_json("summary.json", {**summarise(read_run(store.path)), **privacy, **_origin(store)})
     if (stopped := callbacks.stopped) is not None and stopped.error is not None:
         then = f"continue with 'fedpac resume {store.path}'" if left else "the run is finished"
         raise RunError(f"{stopped}; nothing is lost: {then}") from stopped.error

@@ -85,7 +85,7 @@ class RunStore:
         with self._explained():
             made = [folder for folder in (self.path, *self.path.parents) if create and not folder.exists()]
             if create:
-                self.path.mkdir(parents=True, exist_ok=True)
+                self.path.mkdir(parents=True, exist_ok=True, mode=0o700)  # states of clients are in it
             file = (self.path / LOCK).open("a")
         with file:
             try:

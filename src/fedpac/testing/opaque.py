@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+import torch
+
 from fedpac.message import Message, Part, Payload, Weights
 from fedpac.weights import weighted_sum
 
@@ -27,6 +29,9 @@ class Sealed(Payload):
 
     def plus(self, weights: Weights) -> "Sealed":
         return Sealed([*self._terms, (1.0, weights)])
+
+    def form(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in self._terms[0][1].items()}
 
 
 def seal(message: Message, names: Iterable[str]) -> Message:
