@@ -31,7 +31,7 @@ ENCRYPTED = {"encryption": "ckks"}
 
 
 def mod_for(method, secret=SECRET, clients=4):
-    return PrivacyConfig(**ENCRYPTED).mods(method, clients, secret)[0]
+    return PrivacyConfig(**ENCRYPTED).mods(method, clients, secret, make_config({}).run)[0]
 
 
 def start(method, *mods, engine="serial", rounds=2, model="norm", **how):
