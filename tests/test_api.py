@@ -13,6 +13,7 @@ from torch import nn
 import fedpac
 from fedpac.config import make_config
 from fedpac.errors import ConfigError, DataError, FedpacError, RunError
+from fedpac.evaluation import Evaluation
 from fedpac.methods import list_methods
 from fedpac.methods.fedavg import FedAvg
 from fedpac.runs.execute import run
@@ -283,3 +284,20 @@ def test_what_is_printed_shows_no_data():
     for thing in (result.scenario, result.scenario.clients[0]):
         assert "tensor" not in repr(thing)
         assert len(repr(thing)) < 300
+
+
+def test_a_sampler_and_an_evaluation_of_ones_own():
+    class InTurns:
+        def choose(self, task, round, available):
+            return [client for client in available if client % 2 == round % 2]
+
+    result = fedpac.fit(
+        network(), clients(4), "fedavg", sampler=InTurns(),
+        evaluation=Evaluation(every=2, personal_every=4, absentees=False, clients=3), **quick(rounds=4),
+    )  # fmt: skip
+    assert [report.chosen for report in result.history] == [[1, 3], [0, 2], [1, 3], [0, 2]]
+    assert [len(report.accuracies("received")) for report in result.history] == [0, 3, 0, 3]
+    scored = [[s.client for s in report.scores if s.which == "personal"] for report in result.history]
+    assert scored[:3] == [[], [], []]
+    assert scored[3]
+    assert set(scored[3]) <= {0, 2}

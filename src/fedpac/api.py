@@ -70,6 +70,7 @@ def fit(
     min_replies: int | None = None,
     deadline: float | None = None,
     evaluate_every: int = 1,
+    evaluation: Evaluation | None = None,
     metrics: Sequence[str] = (),
     validation_share: float | None = None,
     select_by: str | None = None,
@@ -92,6 +93,7 @@ def fit(
     method     a name ('fedpac methods' lists them) with its `settings`, or an instance of a Method of your own
     device     what clients are trained on, 'cuda' for instance; the result is on the CPU
     sampler    who takes part in a round: an object with `choose`, see fedpac.sampling; unset, a random `participation`
+    evaluation  what is measured, how often and of whom, see fedpac.evaluation; unset, both accuracies of every client
     min_replies  rounds go on without clients that fail, if so many answer; unset, the first failure is an error
     deadline   seconds that a client has to answer
     training   what else a recipe has, such as {'optimizer': 'adamw', 'schedule': 'cosine'}; as [training] in a config
@@ -138,7 +140,7 @@ def fit(
     with engine_used as running, told.ending():
         federation = Federation(
             task, method, running, sampler=sampler or Uniform(run.participation),
-            evaluation=Evaluation(run.evaluate_every), min_replies=run.min_replies,
+            evaluation=evaluation or Evaluation(run.evaluate_every), min_replies=run.min_replies,
             optimizer=optimizer, aggregation=rule,
         )  # fmt: skip
         for report in federation.rounds():
