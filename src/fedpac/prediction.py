@@ -16,7 +16,7 @@ from fedpac.data.images import AS_THEY_ARE, Colour, Pictures
 from fedpac.data.own import ArrayLike
 from fedpac.data.preprocessing import Preprocessing
 from fedpac.data.tables import Table
-from fedpac.errors import DataError
+from fedpac.errors import ConfigError, DataError
 from fedpac.task import Task
 from fedpac.threads import one_thread
 from fedpac.training import logits
@@ -118,7 +118,7 @@ class Inputs(BaseModel):
 class Predictor:
     """A trained model with all that it needs to predict. `module` is the torch module itself.
 
-    class_names     what the classes are called; '0', '1', ... where nobody named them
+    class_names     what the classes are called; '0', '1', ... where nobody named them. None: it predicts numbers
     preprocessing   of tables: what makes the network's input of raw rows
     optional        of tables: columns that may be left out, because the model's own site does not have them
     """
@@ -129,21 +129,31 @@ class Predictor:
     preprocessing: Preprocessing | None = field(default=None, repr=False)
     optional: tuple[str, ...] = ()
 
-    def predict(self, x: object) -> NDArray[np.int64]:
-        """The number of every sample's class; x as in the training data: images, numbers or raw rows of a table."""
+    def predict(self, x: object) -> NDArray[np.int64] | NDArray[np.float64]:
+        """The number of every sample's class; x as in the training data: images, numbers or raw rows of a table.
+
+        Of a model that predicts numbers, that number.
+        """
+        if not self.class_names:
+            values: NDArray[np.float64] = self._scores(x)[:, 0].numpy()
+            return values
         classes: NDArray[np.int64] = self.predict_proba(x).argmax(axis=1)
         return classes
 
     def labels(self, x: object) -> list[str]:
         """The name of the class of every sample."""
-        return [self.class_names[k] for k in self.predict(x)]
+        return [self.class_names[k] for k in self.predict_proba(x).argmax(axis=1)]
 
     def predict_proba(self, x: object) -> NDArray[np.float64]:
         """(samples, classes): the probability of each class."""
-        with one_thread():
-            scores = logits(self.module, self.inputs.cast(self.prepare(x)))
-        proba: NDArray[np.float64] = F.softmax(scores.double(), dim=1).numpy()  # the same for log-probabilities
+        if not self.class_names:
+            raise ConfigError("this model predicts a number, and no classes: use predict")
+        proba: NDArray[np.float64] = F.softmax(self._scores(x), dim=1).numpy()  # the same for log-probabilities
         return proba
+
+    def _scores(self, x: object) -> Tensor:
+        with one_thread():
+            return logits(self.module, self.inputs.cast(self.prepare(x))).double()
 
     def prepare(self, x: object) -> Tensor:
         """Samples as the network takes them, up to their precision."""

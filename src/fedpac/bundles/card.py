@@ -37,7 +37,7 @@ class Card(BaseModel):
     network: Network
     combination: Combination
     inputs: Inputs
-    class_names: Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)]
+    class_names: Annotated[tuple[str, ...], Field(max_length=100_000)]  # none: it predicts a number
     optional: tuple[str, ...] = ()
     metrics: dict[str, Any] = {}  # on the client's own test data
     provenance: dict[str, Any] = {}

@@ -14,10 +14,11 @@ from fedpac.errors import ConfigError, FedpacError
 from fedpac.files import explained, write_atomically
 from fedpac.methods import Method
 from fedpac.methods.base import Which
+from fedpac.metrics import SEPARATOR, measure, validated
 from fedpac.prediction import Inputs, Predictor, class_names_of
 from fedpac.task import Task
 from fedpac.threads import one_thread
-from fedpac.training import evaluate
+from fedpac.training import logits
 
 OTHER_FORMATS = (".onnx", ".pt", ".pth", ".pkl", ".bin", ".h5")
 
@@ -47,9 +48,10 @@ class ClientModel(Predictor):
         if not len(self.data.test):
             return {}
         x, y = self.data.test.tensors()
+        names = validated(self.task.metrics, self.task.classes)
         with one_thread():
-            accuracy, loss = evaluate(self.module, self.task.cast(x), y)
-        return {"samples": len(y), "accuracy": accuracy, "loss": loss}
+            found = measure(names, "test", y, logits(self.module, self.task.cast(x)))
+        return {"samples": len(y), **{name.partition(SEPARATOR)[2]: value for name, value in found.items()}}
 
     def save(self, path: Path | str, licence: str = "", onnx: bool = True) -> Path:
         """A bundle in a new folder, for fedpac.load_model; or a file x.safetensors with the weights alone.

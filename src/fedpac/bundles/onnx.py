@@ -2,7 +2,8 @@
 
 Inputs    x (samples, ...); of tables one for each column, by its name: numbers as doubles (NaN: no value), categories
           as strings ("": no value), both (rows, 1)
-Outputs   label (samples,): the name of the class; probabilities (samples, classes), in the order of the metadata
+Outputs   label (samples,): the name of the class; probabilities (samples, classes), in the order of the metadata.
+          Of a model that predicts a number, value (samples, 1)
 """
 
 import contextlib
@@ -34,15 +35,16 @@ class NoOnnxError(Exception):
 class FromInputs(nn.Module):
     """Probabilities of samples as they are before the network's own normalisation."""
 
-    def __init__(self, module: nn.Module, inputs: Inputs) -> None:
+    def __init__(self, module: nn.Module, inputs: Inputs, numbers: bool) -> None:
         super().__init__()
         self.module = module
         self.inputs = inputs
+        self.numbers = numbers
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.inputs.normalised(x) if self.inputs.kind == "bytes" else x
         scores: Tensor = self.module(self.inputs.cast(x))
-        return scores.double().softmax(1)
+        return scores.double() if self.numbers else scores.double().softmax(1)
 
 
 def exported(model: Predictor, about: dict[str, str]) -> bytes:
@@ -57,8 +59,9 @@ def exported(model: Predictor, about: dict[str, str]) -> bytes:
     graph = _network(model)
     try:
         if fitted is not None:
-            graph = _with_columns(onnx, graph, fitted, model.inputs)
-        _with_labels(onnx, graph, model.class_names)
+            graph = _with_columns(onnx, graph, fitted, model.inputs, _output(model))
+        if model.class_names:
+            _with_labels(onnx, graph, model.class_names)
         onnx.helper.set_model_props(graph, {"fedpac": json.dumps(described)})
         onnx.checker.check_model(graph)
     except (ValueError, onnx.checker.ValidationError) as error:  # a column that is called as an output is
@@ -68,13 +71,18 @@ def exported(model: Predictor, about: dict[str, str]) -> bytes:
     return data
 
 
+def _output(model: Predictor) -> str:
+    return "probabilities" if model.class_names else "value"
+
+
 def _network(model: Predictor) -> Any:
     rows = torch.export.Dim("rows")
+    whole = FromInputs(model.module, model.inputs, not model.class_names).eval()
     try:
         with _silence(), one_thread():
             program = torch.onnx.export(
-                FromInputs(model.module, model.inputs).eval(), (_samples(model.inputs, 3),), dynamo=True,
-                external_data=False, verbose=False, input_names=["x"], output_names=["probabilities"],
+                whole, (_samples(model.inputs, 3),), dynamo=True,
+                external_data=False, verbose=False, input_names=["x"], output_names=[_output(model)],
                 dynamic_shapes=({0: rows},),
             )  # fmt: skip
             assert program is not None
@@ -113,7 +121,7 @@ def _samples(inputs: Inputs, n: int) -> Tensor:
 # --- tables -------------------------------------------------------------------------------------------------------
 
 
-def _with_columns(onnx: Any, graph: Any, fitted: Preprocessing, inputs: Inputs) -> Any:
+def _with_columns(onnx: Any, graph: Any, fitted: Preprocessing, inputs: Inputs, output: str) -> Any:
     """The graph behind the preprocessing: every column an input, (value - mean) / scale and one-hot before it."""
     helper, kinds = onnx.helper, onnx.TensorProto
     nodes, constants, columns, parts = [], [], [], []
@@ -163,8 +171,8 @@ def _with_columns(onnx: Any, graph: Any, fitted: Preprocessing, inputs: Inputs) 
     graph = onnx.compose.add_prefix(graph, "net.", rename_inputs=True, rename_outputs=True)
     merged = onnx.compose.merge_models(model, graph, io_map=[("pre.x", "net.x")])
     last = merged.graph.output[0]
-    merged.graph.node.append(helper.make_node("Identity", [last.name], ["probabilities"]))
-    last.name = "probabilities"
+    merged.graph.node.append(helper.make_node("Identity", [last.name], [output]))
+    last.name = output
     return merged
 
 
@@ -192,14 +200,16 @@ def _check(runtime: Any, data: bytes, model: Predictor) -> None:
     options.log_severity_level = 3
     try:
         session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        labels, proba = session.run(["label", "probabilities"], feed)
+        found = dict(zip([o.name for o in session.get_outputs()], session.run(None, feed), strict=True))
     except Exception as error:  # an operation that onnxruntime does not have
         raise NoOnnxError(f"onnxruntime cannot run it: {str(error).strip()[:300]}") from None
-    expected = model.predict_proba(x)
-    apart = float(np.abs(proba - expected).max())
+    mine, numbers = found[_output(model)], not model.class_names
+    expected = model.predict(x)[:, None] if numbers else model.predict_proba(x)
+    apart = float((np.abs(mine - expected) / (1 + np.abs(expected) * numbers)).max())
     if not apart <= TOLERANCE:
-        raise NoOnnxError(f"onnxruntime's probabilities are {apart:.1e} from torch's; at most {TOLERANCE:g} is allowed")
-    if [str(label) for label in labels] != [model.class_names[k] for k in proba.argmax(axis=1)]:
+        what = "values" if numbers else "probabilities"
+        raise NoOnnxError(f"onnxruntime's {what} are {apart:.1e} from torch's; at most {TOLERANCE:g} is allowed")
+    if not numbers and [str(x) for x in found["label"]] != [model.class_names[k] for k in mine.argmax(axis=1)]:
         raise NoOnnxError("onnxruntime names other classes than torch")
 
 

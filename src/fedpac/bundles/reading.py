@@ -103,7 +103,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 def _module(card: Card, tensors: Weights, network: nn.Module | None, trust: bool) -> nn.Module:
     """The predictor with its weights. What it would hold is compared with them before anything is allocated."""
-    shape, outputs = card.inputs.shape, len(card.class_names)
+    shape, outputs = card.inputs.shape, len(card.class_names) or 1
 
     def make() -> nn.Module:
         if network is not None:
@@ -159,5 +159,5 @@ def _check_parts(card: Card, module: nn.Module, preprocessing: Preprocessing | N
             scores = module(x)
     except Exception as error:  # whatever odd layers do to it
         raise ConfigError(f"the network does not take samples of shape {card.inputs.shape}: {error}") from None
-    if not isinstance(scores, torch.Tensor) or scores.shape != (1, len(card.class_names)):
+    if not isinstance(scores, torch.Tensor) or scores.shape != (1, len(card.class_names) or 1):
         raise ConfigError(f"the network does not give one score for each of {len(card.class_names)} classes")

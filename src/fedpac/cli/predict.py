@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -52,8 +52,14 @@ def predict(
     if not file.exists():
         raise DataError(f"there is no file {file}")
     x, y = _samples(file, model)
+    if not model.class_names:
+        with _stream(target) as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(["row", "value"])
+            writer.writerows([i, f"{value:.6g}"] for i, value in enumerate(model.predict(x)))
+        return
     proba = model.predict_proba(x)
-    with open(target, "w", newline="") if target else nullcontext(sys.stdout) as stream:
+    with _stream(target) as stream:
         _write(stream, model.class_names, proba)
     if y is not None and len(y):
         right = [k == int(label) for k, label in zip(proba.argmax(axis=1), y, strict=True) if label >= 0]
@@ -74,6 +80,10 @@ def _model(
     from fedpac.api import load_run
 
     return load_run(folder, data_dir, method, trust).model(client or "0", which)  # type: ignore[arg-type]
+
+
+def _stream(target: Path | None) -> AbstractContextManager[TextIO]:
+    return open(target, "w", newline="") if target else nullcontext(sys.stdout)
 
 
 def _write(stream: TextIO, class_names: tuple[str, ...], proba: NDArray[np.float64]) -> None:

@@ -86,7 +86,7 @@ def in_words(error: Exception, code: object = None) -> str:
     said = text if re.match(r"client \d+, round \d+: ", text) else f"{type(error).__name__}: {text}"
     try:
         file = inspect.getsourcefile(code)  # type: ignore[arg-type]  # whatever has none raises a TypeError
-    except TypeError:
+    except (OSError, TypeError):  # of a class in a notebook, or of none
         return said
     # a client's error comes with the traceback of the process it was raised in, as text
     lines = re.findall(r'File "(.+?)", line (\d+)', "".join(traceback.format_exception(error)))
