@@ -148,6 +148,54 @@ def test_only_training_rows_are_counted(hospitals):
     assert fitted.columns[0].mean == pytest.approx(ages.mean(), rel=1e-14)
 
 
+def test_it_is_scikit_learn_s(hospitals):
+    """A fitted ColumnTransformer that makes the same numbers, of rows that training has never seen, too."""
+    frames = {name: rows(i).assign(level=0.1, unit="mg") for i, name in enumerate("abc")}
+    fitted = from_tables(hospitals(SCHEMA + 'level = "number"\nunit = ["mg", "g"]\n', **frames)).preprocessing
+    new = rows(7, wards=("A", "B", "nobody knows it")).assign(level=3.0, unit="g")
+    new.loc[::5, "age"] = np.nan
+    new.loc[::7, "ward"] = None
+    theirs = fitted.to_sklearn()
+    np.testing.assert_allclose(theirs.transform(new), fitted.apply(new), rtol=1e-6, atol=1e-6)
+    assert type(theirs).__name__ == "ColumnTransformer"
+    assert theirs.named_transformers_["0"][0].mean_[0] == fitted.columns[0].mean
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    lacking=st.sets(st.sampled_from(["age", "dose", "ward"]), max_size=3),
+    only=st.sampled_from("abc"),
+    constant=st.sampled_from([0.0, 0.1, -7.5, 1e9, 1e-9]),
+)
+def test_gaps_and_constants_give_finite_numbers_and_are_said(tmp_path_factory, seed, lacking, only, constant):
+    """Whatever a site lacks, whoever knows a category alone, whatever is the same everywhere."""
+    folder = tmp_path_factory.mktemp("gaps")
+    frames = {name: rows(seed + i).assign(level=constant) for i, name in enumerate("abc")}
+    frames["b"] = frames["b"].drop(columns=list(lacking))
+    if "ward" in frames[only]:
+        frames[only].loc[::3, "ward"] = "Z"
+    for name, frame in frames.items():
+        frame.to_csv(folder / f"{name}.csv", index=False)
+    sites = "\n".join(f'{name} = "{name}.csv"' for name in frames)
+    (folder / "schema.toml").write_text(SCHEMA.format(sites=sites) + 'level = "number"\n')
+    scenario = from_tables(folder / "schema.toml")
+    fitted = scenario.preprocessing
+    notes = "\n".join(fitted.notes)
+    for column in lacking:
+        assert f"{column}: not a column at b; counts as missing there" in notes
+    assert ("ward: only" in notes) == (only != "b" or "ward" not in lacking)
+    assert f"level: the same value everywhere ({constant:g})" in notes
+    for client in scenario.clients:
+        x, _ = client.train.tensors()
+        assert x.isfinite().all()
+        assert (x[:, -1].abs() < 1e-5).all()  # the constant
+    at_b = scenario.clients[1].train.tensors()[0]
+    for column in lacking:
+        places = [k for k, name in enumerate(fitted.inputs) if name.split(" = ")[0] == column]
+        assert (at_b[:, places] == 0).all()
+
+
 def test_it_is_saved_as_json_and_read_back(hospitals):
     fitted = from_tables(three(hospitals)).preprocessing
     assert Preprocessing.from_json(fitted.to_json(), "x") == fitted

@@ -8,13 +8,12 @@ import httpx
 import numpy as np
 import pytest
 from processes import Federation, command, finished, rounds_in, until
-from safetensors.torch import load_file
 
+from fedpac.bundles import load_model
 from fedpac.data.scenario import build
 from fedpac.deploy.certs import make_certificates
 from fedpac.deploy.superlink import free_port
 from fedpac.methods import list_methods
-from fedpac.models import build_model
 from fedpac.runs.execute import run
 from fedpac.training import evaluate
 from small_run import small
@@ -68,10 +67,9 @@ def test_each_site_keeps_its_model_for_itself(federation, tmp_path):
     for client, name in enumerate(federation.names):
         folder = federation.folder / "state" / name / federation_id
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
-        model = build_model("logistic", scenario.shape, scenario.classes, seed=0)
-        model.load_state_dict(load_file(folder / "model.safetensors"))
-        accuracy, _ = evaluate(model, *scenario.clients[client].test.tensors())
+        assert {stat.S_IMODE(file.stat().st_mode) for file in folder.rglob("*") if file.is_file()} == {0o600}
+        model = load_model(folder / "model")
+        accuracy, _ = evaluate(model.module, *scenario.clients[client].test.tensors())
         last = [line for line in (folder / "metrics.csv").read_text().splitlines() if line.startswith("2,received")]
         assert last[0].split(",")[2] == repr(accuracy)
         assert f"# {name}" in (folder / "report.md").read_text()
@@ -224,7 +222,7 @@ def test_a_killed_site_comes_back_and_a_killed_server_goes_on(clinics):
     assert rounds_in(clinics / "run") == 6 >= before
     rows = [line.split(",")[:3] for line in (clinics / "run" / "metrics.csv").read_text().splitlines()[1:]]
     assert len(rows) == len({tuple(row) for row in rows}), "a result was counted twice"
-    assert list((clinics / "state" / "c").glob("*/model.safetensors"))
+    assert list((clinics / "state" / "c").glob("*/model/weights.safetensors"))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedpac.data.schema import Schema
 from fedpac.data.tables import Table
 from fedpac.errors import DataError
+from fedpac.extras import library
 from fedpac.message import Message
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -129,6 +130,10 @@ class Preprocessing(BaseModel):
             raise DataError(f"{table.name}: {self.target} is '{strange[0]}'; the classes are {', '.join(self.classes)}")
         return np.array([-1 if text is None else number[text] for text in texts], dtype=np.int64)
 
+    def to_sklearn(self) -> Any:
+        """The same as a fitted ColumnTransformer of scikit-learn's, for DataFrames: numbers (NaN: none) and texts."""
+        return column_transformer(self.columns)
+
     def _names(self) -> str:
         return ", ".join(column.name for column in self.columns)
 
@@ -142,6 +147,34 @@ class Preprocessing(BaseModel):
         except ValidationError as error:
             problem = error.errors()[0]
             raise DataError(f"{name} is no preprocessing: {problem['loc']}: {problem['msg']}") from None
+
+
+def column_transformer(columns: Sequence[Number | Category]) -> Any:
+    """Fitted on two made-up rows, since scikit-learn has no other way; then given the statistics of the sites."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    pandas = library("pandas", "tables")
+    steps: list[Any] = []
+    rows: dict[str, list[Any]] = {}
+    for i, column in enumerate(columns):
+        if isinstance(column, Number):
+            step = make_pipeline(StandardScaler(), SimpleImputer(strategy="constant", fill_value=0.0))
+            rows[column.name] = [column.mean - column.scale, column.mean + column.scale]
+        else:
+            step = OneHotEncoder(categories=[list(column.categories)], handle_unknown="ignore", sparse_output=False)
+            rows[column.name] = [*column.categories, "", ""][:2]
+        if column.width:
+            steps.append((str(i), step, [column.name]))
+    made = ColumnTransformer(steps).fit(pandas.DataFrame(rows))
+    for i, column in enumerate(columns):
+        if isinstance(column, Number):
+            scaler = made.named_transformers_[str(i)][0]
+            scaler.mean_, scaler.scale_ = np.array([column.mean]), np.array([column.scale])
+            scaler.var_ = scaler.scale_**2
+    return made
 
 
 # --- at a site ----------------------------------------------------------------------------------------------------

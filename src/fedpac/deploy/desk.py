@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -173,13 +174,15 @@ class Case:
         module = self.site.model_of(self.client, which, round + 1, down)
         here = Scenario([self.own], self.spec.classes, self.spec.shape, "federation")
         model = client_model(module, 0, which, self.method, self.task, here, self.config.model)
-        path = self.folder / "model.safetensors"
+        path = self.folder / "model"
         try:
-            model.save(path)
-            path.chmod(0o600)
-            loading = LOADING.format(kind=self.config.model, shape=self.spec.shape, classes=self.spec.classes)
+            shutil.rmtree(path, ignore_errors=True)  # of an earlier end
+            model.save(path, onnx=False)
+            for file in (path, *path.iterdir()):
+                file.chmod(0o700 if file.is_dir() else 0o600)
+            loading = LOADING
         except FedpacError as error:
-            loading = f"There is no model file: {error}.\n"
+            loading = f"There is no model: {error}.\n"
         last = {split: numbers for (_, split), numbers in sorted(self._metrics().items())}
         table = "".join(
             f"| {split} | {100 * float(a):.2f} | {float(loss):.4f} |\n" for split, (a, loss) in last.items()
@@ -204,13 +207,11 @@ REPORT = """# {site}
 
 {loading}"""
 
-LOADING = """`model.safetensors` is that model. It needs none of the training data:
+LOADING = """`model` is that model, in a folder that needs none of the training data: `fedpac predict model x.npz`, or
 
 ```python
-from safetensors.torch import load_file
-from fedpac.models import build_model
+import fedpac
 
-model = build_model("{kind}", {shape}, {classes}, seed=0)
-model.load_state_dict(load_file("model.safetensors"))
+fedpac.load_model("model").predict(x)
 ```
 """
