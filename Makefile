@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 TRAINING_TESTS := tests/contract tests/methods tests/test_odd_models.py tests/test_training.py tests/test_engines.py tests/test_federation.py
 
-.PHONY: demo test test-browser test-slow lint format bench clean
+.PHONY: demo test test-browser test-slow docs lint format bench clean
 
 # FedPAC beside FedAvg, FedAvg-FT and Local-only on digits: table, curves, heat map
 demo: $(VENV)/.installed
@@ -27,6 +27,10 @@ test-browser: $(VENV)/.installed-dev
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 -m slow
+
+# the documentation site: docs/_build/index.html
+docs: $(VENV)/.installed-dev
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """The packages that are built: complete, and all that a new environment needs to run the demo."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -66,3 +67,17 @@ def test_the_demo_runs_in_a_new_environment(packages, tmp_path, kind):
     assert "Who learns from whom in FedPAC" in shown
     assert (tmp_path / "demo-runs" / "comparison" / "table.md").exists()
     assert "table1" in run(python.with_name("fedpac"), "reproduce", cwd=tmp_path)
+    if kind == "whl":
+        follow_the_tutorial(python, tmp_path)
+
+
+def follow_the_tutorial(python: Path, folder: Path) -> None:
+    """Every command and program of the page, in order. What begins with a prompt is how to install."""
+    blocks = re.findall(r"```(sh|python)\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), re.DOTALL)
+    assert len(blocks) == 6
+    for kind, text in blocks:
+        if kind == "python":
+            run(python, "-c", text, cwd=folder)
+        else:
+            run("bash", "-ec", text, cwd=folder, PATH=f"{python.parent}{os.pathsep}{os.environ['PATH']}")
+    assert (folder / "comparison" / "table.md").exists()
