@@ -18,7 +18,7 @@ from fedpac.testing.method_checks import ROUNDS, parts_with_samples
 from fedpac.testing.tiny import uneven_data
 from fedpac.testing.verdicts import difference
 from fedpac.training import evaluate
-from helpers import Finished, assert_close, run_federation, tiny_images, visit
+from helpers import Finished, run_federation, tiny_images, visit
 from odd_models import ODD, drawn, token_data
 
 FAMILIES = {
@@ -54,12 +54,13 @@ def method(trial: Trial) -> Method:
 
 SUMS = {
     **dict.fromkeys(
-        ["apfl", "ditto", "fed-rod", "fedavg", "fedavg-ft", "fedbabu", "fedper", "fedprox", "fedrep", "hypcluster",
-         "knn-per", "lg-fedavg", "pfedme"],
+        ["apfl", "ditto", "fed-rod", "fedala", "fedas", "fedavg", "fedavg-ft", "fedbabu", "feddbe", "fedper", "fedprox",
+         "fedrep", "hypcluster", "knn-per", "lg-fedavg", "pfedme"],
         ("w",),
     ),
     **dict.fromkeys(["fedem", "fedem-ft"], ("w0", "w1", "w2")),
-    "fedpac": ("w", "head"),
+    **dict.fromkeys(["fedpac", "fedpac-plus"], ("w", "head")),
+    "pfedfda": ("w", "gaussian"),
 }  # fmt: skip
 
 
@@ -117,7 +118,9 @@ def assert_nearly_the_same(scores: list[Any], states: dict[str, bytes], oracle: 
     assert states.keys() == expected_states.keys()
     for key, data in states.items():
         mine, theirs = Message.from_bytes(data).flat(), Message.from_bytes(expected_states[key]).flat()
-        assert_close(mine[0], theirs[0])
+        assert sorted(mine[0]) == sorted(theirs[0])
+        for name, tensor in mine[0].items():  # a strong pull (feddbe) makes more of the last digit
+            torch.testing.assert_close(tensor, theirs[0][name], rtol=1e-4, atol=5e-6)
         assert mine[1] == pytest.approx(theirs[1], rel=1e-4)
         assert mine[2] == theirs[2]
 

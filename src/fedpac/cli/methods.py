@@ -19,15 +19,27 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="One method, in full.", show_default=False)] = None,
 ) -> None:
     """List the methods, or explain one: its equations, settings, messages, state and cost."""
-    from fedpac.methods import find_method, list_methods
+    from fedpac.methods import PAPER, find_method, list_methods
     from fedpac.report.text import rich_table
 
     if name is None:
         rows = [
-            {"name": key, "title": cls.title, "family": cls.family, "about": (cls.__doc__ or "").strip().split("\n")[0]}
-            for key, cls in list_methods().items()
+            {
+                "name": key,
+                "title": cls.title,
+                "family": cls.family,
+                "paper": "yes" if key in PAPER else "later",
+                "about": (cls.__doc__ or "").strip().split("\n")[0],
+            }
+            for key, cls in sorted(list_methods().items(), key=lambda item: item[0] not in PAPER)
         ]
-        columns = {"name": "name", "title": "title", "family": "family", "about": "in one line"}
+        columns = {
+            "name": "name",
+            "title": "title",
+            "family": "family",
+            "paper": "paper",
+            "about": "in one line",
+        }
         out.print(rich_table(rows, columns, left=list(columns)))
         return
     _explain_method(find_method(name))

@@ -13,7 +13,13 @@ from fedpac.errors import ConfigError, unknown
 from fedpac.methods.base import Method
 from fedpac.strict import checked, shown
 
-__all__ = ["Method", "checked_class", "configured", "find_method", "is_own", "list_methods", "make_method"]
+__all__ = ["PAPER", "Method", "checked_class", "configured", "find_method", "is_own", "list_methods", "make_method"]
+
+PAPER = frozenset({  # the 22 methods of the FedPAC paper; all others came later
+    "apfl", "ditto", "fed-rod", "fedavg", "fedavg-ft", "fedbabu", "fedem", "fedem-ft", "fedfomo", "fedpac", "fedper",
+    "fedproto-g", "fedproto-l", "fedprox", "fedrep", "hypcluster", "knn-per", "lg-fedavg", "local", "pfedhn", "pfedme",
+    "scaffold",
+})  # fmt: skip
 
 
 @cache

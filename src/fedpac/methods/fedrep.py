@@ -47,4 +47,8 @@ class FedRep(FedAvg):
             client, w, part="head", loss=head_cross_entropy, inputs=z,
             epochs=self.head_epochs, lr=self.head_lr, purpose="head",
         )  # fmt: skip
-        return train(client, w, part="body", loss=body_loss, epochs=self.body_epochs, purpose="body")
+        lr = self.body_lr(client)
+        return train(client, w, part="body", loss=body_loss, epochs=self.body_epochs, lr=lr, purpose="body")
+
+    def body_lr(self, client: Client) -> float:
+        return client.recipe.lr

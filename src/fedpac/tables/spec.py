@@ -24,6 +24,7 @@ class TableRow(_Frozen):
 
     title: str = ""  # left out, that of the method
     method: dict[str, Any] = {}  # as in a run's config; left out, the method of the row's name
+    server: dict[str, Any] = {}  # the same, of the section `server`
     by_product_of: str | None = None
     accuracy: Which | None = None  # received or personal; left out, the one the method reports
 
@@ -62,7 +63,7 @@ class Experiment(_Frozen):
             if row.by_product_of is not None:
                 if row.by_product_of not in self.methods:
                     raise ValueError(f"methods.{key}: {unknown('row', row.by_product_of, self.methods)}")
-                if row.accuracy is None or row.method:
+                if row.accuracy is None or row.method or row.server:
                     raise ValueError(f"methods.{key}: a by-product needs `accuracy`, and has no method of its own.")
         if self.shows == "weights" and len(self.methods) > 1:
             raise ValueError(f"a figure of weights is of one method, and here are {', '.join(self.methods)}.")
@@ -100,7 +101,8 @@ class Experiment(_Frozen):
     def config(self, setting: str, row: str, seed: int) -> Config:
         shared = self.settings[setting].model_dump(include={"model", "data", "training", "run"})
         try:
-            return make_config({**shared, "method": self._method(row), "run": {**shared["run"], "seed": seed}})
+            own = {"method": self._method(row), "server": self.methods[self.run_of(row)].server}
+            return make_config({**shared, **own, "run": {**shared["run"], "seed": seed}})
         except ConfigError as error:
             raise ConfigError(f"{self.argument}, setting '{setting}', row '{row}': {error}") from None
 
