@@ -54,7 +54,7 @@ def method(trial: Trial) -> Method:
 
 SUMS = {
     **dict.fromkeys(
-        ["apfl", "ditto", "fed-rod", "fedala", "fedas", "fedavg", "fedavg-ft", "fedbabu", "feddbe", "fedper", "fedprox",
+        ["apfl", "ditto", "fed-rod", "fedala", "fedas", "fedavg", "fedavg-ft", "fedbabu", "fedcp", "feddbe", "fedper", "fedprox",
          "fedrep", "hypcluster", "knn-per", "lg-fedavg", "pfedme"],
         ("w",),
     ),

@@ -17,7 +17,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from fedpac.files import explained, write_atomically
-from fedpac.methods import list_methods
+from fedpac.methods import PAPER, list_methods
 from fedpac.methods.base import Which
 
 # Okabe and Ito's colours, the ones that are legible on white; markers tell lines apart without colour
@@ -51,7 +51,7 @@ def looks(lines: Sequence[str]) -> list[tuple[str, str]]:
     A method of the user's own, or one with several lines, takes what no other line has.
     """
     every = [(COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]) for k in range(len(COLOURS) * len(MARKERS))]
-    own = dict(zip(dict.fromkeys([*FIRST, *list_methods()]), every, strict=False))
+    own = dict(zip(dict.fromkeys([*FIRST, *sorted(PAPER), *list_methods()]), every, strict=False))
     free = cycle([look for look in every if look not in [own.get(name) for name in lines]])
     chosen: list[tuple[str, str]] = []
     for name in lines:
