@@ -86,7 +86,7 @@ def test_momentum_in_a_federation_is_the_heavy_ball():
 @pytest.mark.parametrize("name", AVERAGING)
 @pytest.mark.parametrize("model", ["plain", "norm"])
 def test_every_method_that_averages_takes_it_and_keeps_running_statistics_measured(name, model):
-    plain, pushed = run(make_method(name), model=model), run(make_method(name), model=model, kind="momentum")
+    plain, pushed = run(make_method(name), model=model), run(make_method(name), model=model, momentum=0.7)
     moved = [part for part in pushed.server.state if part.endswith(" velocity")]
     assert moved
     for part in moved:

@@ -31,6 +31,8 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "knn-per": [{"capacity": 0.5, "lam": 0.3}],
     "fedpac": [{"covariance": "local"}],
     "pfedhn": [{"steps": "mean", "lr": 0.1}],
+    "per-fedavg": [{"first_order": False}],
+    "fedccfa": [{"begin": 2}],
 }
 CASES = [(name, settings) for name in list_methods() for settings in [{}, *VARIANTS.get(name, [])]]
 every_method = pytest.mark.parametrize(
@@ -54,11 +56,12 @@ def method(trial: Trial) -> Method:
 
 SUMS = {
     **dict.fromkeys(
-        ["apfl", "ditto", "fed-rod", "fedala", "fedas", "fedavg", "fedavg-ft", "fedbabu", "fedcp", "feddbe", "fedper", "fedprox",
-         "fedrep", "hypcluster", "knn-per", "lg-fedavg", "pfedme"],
+        ["apfl", "ditto", "fed-rod", "fedala", "fedas", "fedavg", "fedavg-ft", "fedbabu", "fedcp", "feddbe", "fedper",
+         "fedprox", "fedrep", "hypcluster", "knn-per", "lg-fedavg", "moon", "per-fedavg", "pfedme"],
         ("w",),
     ),
     **dict.fromkeys(["fedem", "fedem-ft"], ("w0", "w1", "w2")),
+    "fedccfa": ("w",),
     **dict.fromkeys(["fedpac", "fedpac-plus"], ("w", "head")),
     "pfedfda": ("w", "gaussian"),
 }  # fmt: skip

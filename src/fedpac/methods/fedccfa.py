@@ -133,7 +133,8 @@ class FedCCFA(FedRep):
 
 def class_row(head: Weights, k: int, classes: int) -> Tensor:
     """All that a head has for class k, as one vector."""
-    rows = [t[k].flatten().double() for t in head.values() if t.dim() and len(t) == classes and t.is_floating_point()]
+    tensors = [tensor for _, tensor in sorted(head.items())]  # clients' messages may hold them in different orders
+    rows = [t[k].flatten().double() for t in tensors if t.dim() and len(t) == classes and t.is_floating_point()]
     return torch.cat(rows) if rows else torch.ones(1, dtype=torch.float64)
 
 

@@ -11,16 +11,19 @@ from fedpac.weights import weighted_sum
 class Sealed(Payload):
     """Weights in an envelope: it can be scaled and added, and nothing else can be done with it.
 
-    It keeps the terms of the sum, so that opening it does the very arithmetic that open weights would have seen.
+    It keeps the terms of the sum, so that opening it does the very arithmetic that open weights would have seen: a sum
+    that is scaled is a term of the next.
     """
 
     __slots__ = ("_terms",)
 
-    def __init__(self, terms: list[tuple[float, Weights]]) -> None:
+    def __init__(self, terms: "list[tuple[float, Weights | Sealed]]") -> None:
         self._terms = terms
 
     def __mul__(self, factor: float) -> "Sealed":
-        return Sealed([(coefficient * factor, weights) for coefficient, weights in self._terms])
+        if len(self._terms) > 1:
+            return Sealed([(factor, self)])
+        return Sealed([(coefficient * factor, part) for coefficient, part in self._terms])
 
     def __add__(self, other: Payload) -> "Sealed":
         if not isinstance(other, Sealed):
@@ -45,5 +48,5 @@ def opened(parts: Mapping[str, Part]) -> dict[str, Part]:
 
 
 def _open(sealed: Sealed) -> Weights:
-    coefficients, weights = zip(*sealed._terms, strict=True)
-    return weighted_sum(weights, coefficients)
+    parts = [_open(part) if isinstance(part, Sealed) else part for _, part in sealed._terms]
+    return weighted_sum(parts, [coefficient for coefficient, _ in sealed._terms])
