@@ -82,7 +82,7 @@ def accuracies(folder: Path, settings: dict[str, Any]) -> dict[int, float]:
     run = {"seed": SEED, "rounds": 400, "evaluate_every": 10, "personal_every": 0, "engine": "serial"}
     data = {"dataset": "cifar10", "clients": 20}
     config = make_config({"method": method, "data": data, "run": run, "training": settings.get("training", {})})
-    advance(config, folder, stop=lambda report: report.round >= ROUNDS)
+    advance(config, folder, callbacks=[lambda report: report.round >= ROUNDS])
     found = read_run(folder).accuracy["received"]
     return {t: float(100 * scores.mean()) for t, scores in found.items() if t <= ROUNDS}
 

@@ -115,6 +115,9 @@ class FedCCFA(FedRep):
             anchors = Centroids(known * counts.sum(0).long(), mixed_rows(shares[:, at], means) * known[:, None])
             server.state[f"anchors.{i}"] = anchors.to_tensors()
 
+    def welcome(self, server: Server, hello: Message | None = None) -> Message:
+        return Message(w=server.weights("w"), head=server.weights("head"))
+
     def shares(self, replies: dict[int, Message], counts: Tensor, k: int) -> Tensor:
         """How much each client gives to each for this class; rows sum to one."""
         m = len(counts)

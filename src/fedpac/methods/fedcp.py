@@ -81,6 +81,9 @@ class FedCP(FedAvg):
         w = {**up.weights("w"), **section(down.weights("w"), "head")}
         return self.received(client, Message(w=w))
 
+    def arrival(self, client: Client, down: Message) -> nn.Module:
+        return self.received(client, down)  # the global head in both places
+
 
 def divided_loss(lam: float, received: nn.Module | None) -> Loss:
     def loss(model: nn.Module, batch: Batch) -> Tensor:

@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from fedpac.client import Client
 from fedpac.message import Message, Weights
-from fedpac.methods.base import Which
+from fedpac.methods.base import Newcomer, Which
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import trainable
 from fedpac.training import Batch, Loss, train
@@ -46,6 +46,12 @@ class PerFedAvg(FedAvg):
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         adapted = train(client, down.weights("w"), epochs=self.adapt_epochs, lr=self.rate(client), purpose="adapt")
         return client.with_weights(adapted)
+
+    def newcomer(self) -> Newcomer:
+        return Newcomer("the global model, which it adapts", "the global model")
+
+    def arrival(self, client: Client, down: Message) -> nn.Module:
+        return self.personal(client, down, down) if client.n else super().arrival(client, down)
 
 
 def after_a_step(alpha: float, first_order: bool) -> Loss:

@@ -12,6 +12,7 @@ from fedpac.client import Client
 from fedpac.collaboration.statistics import class_means
 from fedpac.errors import ConfigError
 from fedpac.message import Message, Weights
+from fedpac.methods.base import Newcomer
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import Classifier, Section, section
 from fedpac.replies import HUGE, Description, TensorLike
@@ -57,6 +58,9 @@ class PFedFDA(FedAvg):
     def local(self, client: Client, down: Message) -> Message:
         shared, w = Gaussian.of(down), self.assemble(client, down)
         model = self.predictor(client, w, shared)
+        with torch.no_grad():
+            if model.body.eval()(client.train_set[0][:1]).dim() == 2:
+                model.head = cast(nn.Sequential, model.head)[1]  # a plain layer trains faster
         body = section(train(client, dict(model.state_dict()), model=model, part="body"), "body")
         own = self.interpolated(client, {**w, **body}, shared)
         return Message(w=body, gaussian=own.to_tensors(), n=client.n)
@@ -76,7 +80,9 @@ class PFedFDA(FedAvg):
         return mixture(steps[int(losses.argmin())], estimate(z, y, shared), shared)
 
     def prior(self, client: Client) -> Tensor:
-        return (client.class_counts.cpu().double() / client.n).clamp(min=1e-12).log()
+        """The log of the class frequencies; who has no samples takes all classes for equally frequent."""
+        counts = client.class_counts.cpu().double()
+        return (counts / counts.sum() if client.n else torch.ones_like(counts) / len(counts)).clamp(min=1e-12).log()
 
     def predictor(self, client: Client, w: Weights, gaussian: "Gaussian") -> Classifier:
         """The client's body under the head that the Gaussian model amounts to."""
@@ -86,9 +92,7 @@ class PFedFDA(FedAvg):
             linear = nn.Linear(d, classes, device=client.device, dtype=client.task.dtype)
             linear.weight.copy_(weight)
             linear.bias.copy_(bias)
-            body = cast(nn.Module, client.with_weights(w).body)
-            flat = body.eval()(client.train_set[0][:1]).dim() == 2
-        return Classifier(body, linear if flat else nn.Sequential(nn.Flatten(), linear))
+        return Classifier(cast(nn.Module, client.with_weights(w).body), nn.Sequential(nn.Flatten(), linear))
 
     def replies(self, server: Server, client: int, down: Message) -> Description:
         task, known = server.task, server.state["gaussian"]
@@ -113,6 +117,18 @@ class PFedFDA(FedAvg):
 
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         return self.predictor(client, self.assemble(client, up), Gaussian.of(up))
+
+    def newcomer(self) -> Newcomer:
+        common = "the body and everybody's Gaussian model"
+        return Newcomer(f"{common}, mixed with its own estimate", common)
+
+    def welcome(self, server: Server, hello: Message | None = None) -> Message:
+        return Message(w=server.weights("w"), gaussian=server.weights("gaussian"))
+
+    def arrival(self, client: Client, down: Message) -> nn.Module:
+        if client.n:
+            return self.received(client, down)
+        return self.predictor(client, self.assemble(client, down), Gaussian.of(down))
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,10 @@ class Sealed(Payload):
         return Sealed([*self._terms, (1.0, weights)])
 
     def form(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in self._terms[0][1].items()}
+        first = self._terms[0][1]
+        if isinstance(first, Sealed):
+            return first.form()
+        return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in first.items()}
 
 
 def seal(message: Message, names: Iterable[str]) -> Message:
