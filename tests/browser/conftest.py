@@ -1,19 +1,10 @@
 """A real browser: Debian's Chromium, driven by chromedriver, with no way out to the network."""
 
 import os
-import shutil
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 
-from chromium import look
-
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-default-browser-check",
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "--force-prefers-reduced-motion",
-)  # fmt: skip
+from chromium import look, start
 
 
 def pytest_collection_modifyitems(items):
@@ -24,16 +15,10 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory):
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if binary is None or driver is None:
+    browser = start(tmp_path_factory.mktemp("profile"))
+    if browser is None:
         missing = "no Chromium and chromedriver here: apt-get install chromium chromium-driver"
         pytest.fail(missing) if os.environ.get("FEDPAC_BROWSER") else pytest.skip(missing)
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(driver))
     yield browser
     browser.quit()
 

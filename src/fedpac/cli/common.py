@@ -26,28 +26,42 @@ BOTH: tuple[Which, Which] = ("received", "personal")
 
 
 class ProgressBar:
-    """A live bar in a terminal; in a file or a pipe a line for every evaluated round."""
+    """One live line in a terminal; in a file or a pipe a line for every evaluated round.
 
-    def __init__(self, rounds: int) -> None:
+    label     what is in front of it
+    passing   the line goes when the run is done
+    """
+
+    def __init__(self, rounds: int, label: str = "", passing: bool = False) -> None:
         self.rounds = rounds
+        self.label = label
+        self.passing = passing
         self.first: int | None = None  # the round this session began with
         self.start = time.monotonic()
-        self.scores = ""
+        self.scores = self.failure = ""
         self.bar: Any = None
 
     def __enter__(self) -> ProgressBar:
         if out.is_terminal:
             from rich.progress import BarColumn, Progress, TextColumn
+            from rich.table import Column
+
+            def text(shown: str, **column: Any) -> TextColumn:
+                return TextColumn(shown, table_column=Column(no_wrap=True, **column))
 
             self.bar = Progress(
-                TextColumn("round {task.completed}/{task.total}"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[scores]}"),
-                TextColumn("[dim]{task.fields[pace]}[/]"),
+                *([text("{task.description}")] if self.label else []),
+                text("round {task.completed}/{task.total}"),
+                BarColumn(bar_width=16),
+                text("{task.fields[scores]}"),
+                text("[dim]{task.fields[pace]}[/]"),
+                text("[yellow]{task.fields[failure]}[/]", overflow="ellipsis", ratio=1),
                 console=out,
+                expand=True,
+                transient=self.passing,
             )
             self.bar.start()
-            self.task = self.bar.add_task("", total=self.rounds, scores="", pace="starting")
+            self.task = self.bar.add_task(self.label, total=self.rounds, scores="", pace="starting", failure="")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -59,17 +73,21 @@ class ProgressBar:
             self.first = report.round
             self.start = time.monotonic() - report.seconds
         each = (time.monotonic() - self.start) / (report.round - self.first + 1)
-        left = each * (self.rounds - report.round)
-        pace = f"{each:.2f} s a round, {_clock(left)} left"
-        if report.scores:
-            means = {which: _mean(report.accuracies(which)) for which in BOTH if report.accuracies(which)}
-            self.scores = "  ".join(f"{which} {mean:5.2f} %" for which, mean in means.items())
-        if report.epsilon is not None:
-            pace = f"epsilon {report.epsilon:.2f}  {pace}"
+        left = _clock(each * (self.rounds - report.round))
+        means = {which: _mean(report.accuracies(which)) for which in BOTH if report.accuracies(which)}
+        spent = "" if report.epsilon is None else f"epsilon {report.epsilon:.2f}  "
+        if report.failed:
+            self.failure = f"round {report.round}: {report.failed[-1].reason}"
         if self.bar is not None:
-            self.bar.update(self.task, completed=report.round, scores=self.scores, pace=pace)
-        elif report.scores:
-            out.print(f"round {report.round}/{self.rounds}  {self.scores}  {pace}", soft_wrap=True)
+            if means:
+                self.scores = "  ".join(f"{which} {mean:.1f}" for which, mean in means.items()) + " %"
+            pace, failure = f"{spent}{left} left", escape(self.failure)
+            self.bar.update(self.task, completed=report.round, scores=self.scores, pace=pace, failure=failure)
+        elif means:
+            label = f"{self.label}  " if self.label else ""
+            scores = "  ".join(f"{which} {mean:5.2f} %" for which, mean in means.items())
+            pace = f"{spent}{each:.2f} s a round, {left} left"
+            out.print(f"{label}round {report.round}/{self.rounds}  {scores}  {pace}", soft_wrap=True, markup=False)
 
 
 def _mean(accuracies: list[float]) -> float:
@@ -227,8 +245,12 @@ def carry_out(
     result: bool = True,
     profile: bool = False,
     callbacks: Sequence[Given] = (),
+    passing: str = "",
 ) -> None:
-    """Run or resume with progress, then show and draw the result."""
+    """Run or resume with progress, then show and draw the result.
+
+    passing   what the run is among others: in a terminal, its line leaves nothing behind
+    """
     from fedpac.inspect.profile import Profile
     from fedpac.runs.execute import resume as resume_run
     from fedpac.runs.execute import run as start_run
@@ -236,10 +258,12 @@ def carry_out(
     gc.freeze()  # what is imported stays: neither this process nor its workers need to look through it for garbage
 
     title = config.make_method().title
-    out.print(
-        f"[bold]{escape(title)}[/] on {config.data.dataset} {config.data.scenario}, "
-        f"{counted(config.run.rounds, 'round')}, seed {config.run.seed} → {escape(str(folder))}"
-    )
+    label = f"{passing}: {title}, seed {config.run.seed}" if passing else ""
+    if not passing:
+        out.print(
+            f"[bold]{escape(title)}[/] on {config.data.dataset} {config.data.scenario}, "
+            f"{counted(config.run.rounds, 'round')}, seed {config.run.seed} → {escape(str(folder))}"
+        )
 
     def how_to_go_on() -> str:
         started = (folder / "config.toml").exists()
@@ -247,7 +271,7 @@ def carry_out(
 
     with (
         on_interrupt(how_to_go_on),
-        ProgressBar(config.run.rounds) as progress,
+        ProgressBar(config.run.rounds, label, passing=bool(passing)) as progress,
         Profile() if profile else nullcontext() as measured,
     ):
         told = [progress.see, *([measured.see] if measured is not None else []), *callbacks]

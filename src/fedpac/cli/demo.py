@@ -3,45 +3,112 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from fedpac.cli.app import Workers, app, out
-from fedpac.cli.common import carry_out, show_comparison
+from fedpac.cli.common import carry_out
 from fedpac.errors import RunError
 
+if TYPE_CHECKING:
+    from fedpac.methods.base import Which
+    from fedpac.report.web.gains import Gains
+    from fedpac.report.web.settings import Experiment
+    from fedpac.runs.read import RunData
 
-@app.command(epilog="Example:  fedpac demo --rounds 10")
+METHODS = ("fedpac", "fedavg", "local")
+REPORT = "report.html"
+COLOURS = {"P": "dark_orange", "T": "green", "L": "magenta", "A": "blue"}
+
+
+@app.command(epilog="Example:  fedpac demo --rounds 10 --seeds 1")
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="Replaced if it is there.")] = Path("demo-runs"),
-    rounds: Annotated[int, typer.Option(help="Communication rounds of each method.", min=1)] = 20,
+    rounds: Annotated[int, typer.Option(help="Communication rounds of each run.", min=1)] = 20,
+    seeds: Annotated[int, typer.Option(help="Runs of each method.", min=1, max=99)] = 3,
     workers: Workers = None,
 ) -> None:
-    """FedPAC beside FedAvg, FedAvg-FT and Local-only on handwritten digits, in a few minutes at most."""
+    """Twenty sites that label handwritten digits in five different ways: FedPAC, FedAvg and each site alone."""
     import shutil
 
     from fedpac.config import make_config
-    from fedpac.report.heatmaps import heatmap_text
-    from fedpac.runs.read import read_run
+    from fedpac.report.web.page import write_report
+    from fedpac.runs.read import read_runs
 
-    names = ("fedpac", "fedavg", "fedavg-ft", "local")
     if folder.exists():
         strangers = [p.name for p in folder.iterdir()] if folder.is_dir() else [folder.name]
-        if strangers := sorted(set(strangers) - {*names, "comparison"}):
+        ours = {f"{name}-seed{seed}" for name in METHODS for seed in range(99)} | {REPORT}
+        if strangers := sorted(set(strangers) - ours):
             raise RunError(f"{folder} is not a demo's ({strangers[0]}), and is left alone: choose another with --out")
         shutil.rmtree(folder)
-    for name in names:
-        values = {
-            "method": name,
-            "data": {"dataset": "digits"},
-            "run": {"rounds": rounds, "evaluate_every": max(1, rounds // 15), "workers": workers},
-        }
-        carry_out(make_config(values), folder / name, None, result=False, figures=name == "fedpac")
-    runs = [read_run(folder / name) for name in names]
-    show_comparison(runs, folder / "comparison", csv=True)
-    last = max(runs[0].peer_weights)
-    out.print(f"\nWho learns from whom in FedPAC, round {last} (rows receive, clients ordered by group):")
-    for line in heatmap_text(runs[0]):
-        out.print(f"  [blue]{line}[/]")
-    out.print(f"\nThe heat map: {folder / 'fedpac' / 'figures' / 'weights.png'}")
+    made = []
+    for seed in range(seeds):
+        for name in METHODS:
+            values = {
+                "method": name,
+                "data": {"dataset": "digits", "scenario": "concept-shift"},
+                "run": {"rounds": rounds, "seed": seed, "evaluate_every": max(1, rounds // 10), "workers": workers},
+            }
+            made.append(folder / f"{name}-seed{seed}")
+            label = f"run {len(made)} of {seeds * len(METHODS)}"
+            carry_out(make_config(values), made[-1], None, result=False, figures=False, passing=label)
+    runs = read_runs(made)
+    write_report(runs, folder / REPORT)
+    show_outcome(runs, folder / REPORT)
+
+
+def show_outcome(runs: list[RunData], report: Path) -> None:
+    """One table, one curve, one sentence: they fit a terminal of 80 x 24."""
+    from fedpac.report.plot import plot_text
+    from fedpac.report.shown import curve_of
+    from fedpac.report.text import rich_table
+    from fedpac.report.web.gains import gains
+    from fedpac.report.web.settings import settings_of
+
+    (setting,) = settings_of(runs)
+    by_method = {experiment.method: experiment for experiment in setting.experiments}
+    fedpac, fedavg, local = (by_method[name] for name in METHODS)
+    lines: dict[str, tuple[str, str, Experiment, Which]] = {
+        "P": ("FedPAC", "a model for each site, from sites like it", fedpac, "received"),
+        "T": ("FedAvg-FT", "one model, fine-tuned by each site", fedavg, "personal"),
+        "L": ("Local-only", "each site alone", local, "personal"),
+        "A": ("FedAvg", "one model for all", fedavg, "received"),
+    }
+    rows, ends, curves = [], {}, {}
+    for letter, (name, about, experiment, which) in lines.items():
+        at, means, spread = curve_of(experiment.runs, which, alone=False)
+        curves[letter], ends[letter] = (at, means.tolist()), float(means[-1])
+        found = None if letter == "L" else gains(experiment.runs, local.runs, which)
+        rows.append(
+            {
+                "name": f"{letter} {name}",
+                "about": about,
+                "accuracy": f"{means[-1]:.1f}" + ("" if spread is None else f" ± {spread[-1]:.1f}"),
+                "gain": "" if found is None else f"{found.count('gains')} / {found.count('loses')}",
+            }
+        )
+    columns = {"name": "", "about": "", "accuracy": "accuracy %", "gain": "gain / lose"}
+    seeds = len(fedpac.runs)
+    title = f"20 sites in 5 groups; each group labels the digits in its own way ({seeds} seed{'s' * (seeds > 1)})"
+    out.print(rich_table(rows, columns, title=title, left=["name", "about"]))
+    for line in plot_text(curves, width=64, height=8, unit="round"):
+        out.print("".join(f"[{COLOURS[c]}]{c}[/]" if c in COLOURS else escape(c) for c in line), highlight=False)
+    compared = gains(fedpac.runs, local.runs, "received")
+    assert compared is not None, "all methods have the same seeds"
+    out.print(escape(_sentence(ends, compared)))
+    out.print(f"Who learned from whom, and site by site: open {escape(str(report))}", soft_wrap=True)
+
+
+def _sentence(ends: dict[str, float], found: Gains) -> str:
+    """What was learned, whichever way it went."""
+    start = f"One model for all is right on {ends['A']:.0f} % of a site's digits, a site alone on {ends['L']:.0f} %"
+    if ends["P"] <= ends["L"]:
+        return f"{start}, FedPAC on {ends['P']:.0f} %: taking part did not pay here."
+    lost = found.count("loses")
+    return (
+        f"{start}. With FedPAC each site learns from those that label as it does, and is right on {ends['P']:.0f} %: "
+        f"{found.count('gains')} of {len(found.difference)} sites gain beyond doubt (95 % intervals), "
+        f"{lost or 'none'} {'loses' if lost < 2 else 'lose'}."
+    )

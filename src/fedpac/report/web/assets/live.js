@@ -11,7 +11,7 @@ function runStatus(run) {
   }
   const left = known(run.left) ? ` About ${duration(run.left)} left.` : "";
   shown.push(h("p", {}, h("strong", {}, run.name), ": ", run.text, left));
-  if (run.failures) shown.push(h("p", {}, `${run.failures} failures so far, the last in ${run.last_failure}`));
+  if (run.failures) shown.push(h("p", {}, `${run.failures === 1 ? "1 failure" : `${run.failures} failures`} so far, the last in ${run.last_failure}`));
   if (run.sites.length) {
     const words = { up: "up", working: "working", late: "late", failed: "failed" };
     const count = (state) => run.sites.filter((site) => site.state === state).length;
