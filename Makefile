@@ -8,7 +8,7 @@ TRAINING_TESTS := tests/contract tests/methods tests/test_odd_models.py tests/te
 
 .PHONY: demo test test-browser test-slow docs lint format bench clean
 
-# FedPAC beside FedAvg, FedAvg-FT and Local-only on digits: table, curves, heat map
+# FedPAC, FedAvg and each site alone on digits that five groups label in their own ways: a table, a curve, a report
 demo: $(VENV)/.installed
 	$(BIN)/fedpac demo --out demo-runs
 

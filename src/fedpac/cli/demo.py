@@ -71,7 +71,7 @@ def show_outcome(runs: list[RunData], report: Path) -> None:
     by_method = {experiment.method: experiment for experiment in setting.experiments}
     fedpac, fedavg, local = (by_method[name] for name in METHODS)
     lines: dict[str, tuple[str, str, Experiment, Which]] = {
-        "P": ("FedPAC", "a model for each site, from sites like it", fedpac, "received"),
+        "P": ("FedPAC", "for each site, from sites like it", fedpac, "received"),
         "T": ("FedAvg-FT", "one model, fine-tuned by each site", fedavg, "personal"),
         "L": ("Local-only", "each site alone", local, "personal"),
         "A": ("FedAvg", "one model for all", fedavg, "received"),
