@@ -146,6 +146,19 @@ def test_scores_beside_accuracy(tmp_path):
     assert scores["ece"]["received"] == of_ece
 
 
+def test_epsilon_is_never_shown_without_its_guarantee(tmp_path):
+    folder = forge(tmp_path / "a")
+    stated = {"epsilon": 3.21, "delta": 0.001, "guarantee": "for each client", "encryption": "CKKS"}
+    (folder / "summary.json").write_text(json.dumps({"privacy": stated}))
+    run = read_run(folder)
+    said = "epsilon = 3.21 for delta = 0.001: for each client; encrypted: CKKS"
+    assert words.privacy(run) == said
+    (setting,) = contents([run])["settings"]
+    assert setting["experiments"][0]["cost"]["privacy"] == said
+    assert f"Privacy: {said}." in setting["words"]
+    assert words.privacy(read_run(forge(tmp_path / "b"))) == ""
+
+
 # --- one file -----------------------------------------------------------------------------------------------------
 
 

@@ -158,6 +158,13 @@ class RunData:
             raise RunError(f"{self.path / 'failures.csv'} is damaged: {error}") from None
 
     @cached_property
+    def privacy(self) -> dict[str, Any]:
+        """What the summary of a finished run states (epsilon, guarantee, encryption); empty where there is nothing."""
+        store = RunStore(self.path)
+        stated = store.read_json("summary.json").get("privacy") if store.finished else None
+        return stated if isinstance(stated, dict) else {}
+
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """All that a result depends on but the seed: 'method.lam', 'data.s', ..."""
         try:

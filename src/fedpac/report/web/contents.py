@@ -190,7 +190,7 @@ def _weights(run: RunData, room: int) -> dict[str, Any]:
 
 def _cost(runs: Sequence[RunData]) -> dict[str, Any]:
     cost = {key: float(np.mean([getattr(run, key) for run in runs])) for key in ("seconds", "bytes_up", "bytes_down")}
-    return {key: round(value, 1) for key, value in cost.items()}
+    return {**{key: round(value, 1) for key, value in cost.items()}, "privacy": short(words.privacy(runs[0]))}
 
 
 def _failures(run: RunData) -> list[dict[str, Any]]:

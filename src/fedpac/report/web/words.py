@@ -34,6 +34,8 @@ def summary(setting: Setting) -> list[str]:
     elif alone is None:
         said.append("No run without collaboration is on this page, so it cannot say who is better off than alone.")
     said += _cost(chosen)
+    if promised := privacy(chosen.first):
+        said.append(f"Privacy: {promised}.")
     if behind := [e.name for e in setting.experiments if not all(run.finished for run in e.runs)]:
         said.append(f"Not finished: {listed(behind)}.")
     return said
@@ -78,6 +80,18 @@ def _cost(experiment: Experiment) -> list[str]:
         f"In {count(experiment.first.last_round, 'round')} a site exchanged {size(each)} with the server on average; "
         f"the rounds took {duration(seconds)}."
     ]
+
+
+def privacy(run: RunData) -> str:
+    """The guarantee, wherever epsilon is named; empty where nothing was promised."""
+    stated, said = run.privacy, []
+    if "guarantee" in stated:
+        epsilon = stated.get("epsilon")
+        spent = f"epsilon = {epsilon:.3g}" if isinstance(epsilon, int | float) else "epsilon is infinite"
+        said.append(f"{spent} for delta = {stated.get('delta')}: {stated['guarantee']}")
+    if "encryption" in stated:
+        said.append(f"encrypted: {stated['encryption']}")
+    return "; ".join(said)
 
 
 def mean_of(experiment: Experiment) -> float:

@@ -58,14 +58,14 @@ function costPart(setting) {
   const meter = (value, most, second) => { const bar = h("span", { class: `meter ${second ? "second" : ""}`, "aria-hidden": "true" }); bar.style.width = `${Math.round((84 * value) / (most || 1))}px`; return h("span", { class: "track" }, bar); };
   function renew() {
     const es = setting.now.experiments, most = (key) => Math.max(...es.map((e) => e.cost[key]));
-    const private_ = es.some((e) => known(e.cost.epsilon));
+    const promised = es.some((e) => e.cost.privacy);
     body.replaceChildren(table("A whole run, all sites together; mean over seeds", [
       { title: "method", text: true, value: (e) => e.name },
       { title: "sent by sites", value: (e) => e.cost.bytes_up, show: (e) => [size(e.cost.bytes_up), meter(e.cost.bytes_up, most("bytes_up"))] },
       { title: "sent to sites", value: (e) => e.cost.bytes_down, show: (e) => [size(e.cost.bytes_down), meter(e.cost.bytes_down, most("bytes_down"), true)] },
       { title: "time of the rounds", value: (e) => e.cost.seconds, show: (e) => [duration(e.cost.seconds), meter(e.cost.seconds, most("seconds"))] },
       { title: "per round", value: (e) => e.cost.seconds / e.rounds, show: (e) => duration(e.cost.seconds / Math.max(1, e.rounds)) },
-      ...(private_ ? [{ title: "privacy loss ε", value: (e) => e.cost.epsilon, show: (e) => (known(e.cost.epsilon) ? `${e.cost.epsilon.toPrecision(3)}${e.cost.privacy ? ` (${e.cost.privacy})` : ""}` : "no guarantee") }] : []),
+      ...(promised ? [{ title: "privacy", text: true, long: true, value: (e) => e.cost.privacy || "no guarantee" }] : []),
     ], es, { sortable: true }));
   }
   return part("cost", "What it cost", "Seconds depend on the machine and on what else it did; bytes do not.", [body], renew);
