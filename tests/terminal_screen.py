@@ -48,13 +48,8 @@ def typed(command: Sequence[object], cwd: Path, **environment: str) -> tuple[int
     ours, theirs = pty.openpty()
     ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     variables = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
-    process = subprocess.Popen(
-        [*map(str, command)],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**variables, "TERM": "xterm", **environment},
-    )
+    variables |= {"TERM": "xterm", **environment}
+    process = subprocess.Popen([*map(str, command)], stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd, env=variables)
     os.close(theirs)
     output = b""
     while True:
