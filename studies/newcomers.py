@@ -1,7 +1,8 @@
 """What a client gets that never took part: FedPAC's welcome beside a global model, training alone and taking part.
 
-    python studies/newcomers.py RUNS > results/newcomers.csv       RUNS: a folder of runs, which are continued
-    python studies/newcomers.py RUNS fashion-mnist/fedavg          only this run, and no table
+    python studies/newcomers.py RUNS > results/newcomers.csv         RUNS: a folder of runs, which are continued
+    python studies/newcomers.py RUNS fashion-mnist/fedavg            only this run, and no table
+    python studies/newcomers.py RUNS cifar10                         only this data set
 
 Clients 16 to 19 of 20 stay away, one of each of four groups. They come after the last round with 5, 20, 100 or all 600
 of their training images; the accuracy is that on their 600 test images. Which images they bring is drawn five times.
@@ -136,14 +137,15 @@ def measure(dataset: str, folder: Path) -> None:
 
 def main() -> None:
     folder, *chosen = sys.argv[1:]
-    for name in chosen:
+    for name in [name for name in chosen if "/" in name]:
         trained(name, Path(folder))
-    if chosen:
+    datasets = [name for name in chosen or DATASETS if "/" not in name]
+    if not datasets:
         return
     about = provenance()
-    print(f"# {about['command']}; seed 0; commit {about['commit']}; torch {about['versions']['torch']}")
-    print("dataset,samples,model,accuracy_percent,std_over_draws,draws,rounds", flush=True)
-    for dataset in DATASETS:
+    print("dataset,samples,model,accuracy_percent,std_over_draws,draws,rounds")
+    print(f"# {about['command']}; seed 0; commit {about['commit']}; torch {about['versions']['torch']}", flush=True)
+    for dataset in datasets:
         measure(dataset, Path(folder))
 
 
