@@ -37,7 +37,7 @@ from fedpac.server import Server
 DATASETS = ("fashion-mnist", "cifar10")
 NEWCOMERS = (16, 17, 18, 19)
 SIZES = (5, 20, 100, 600)
-ROUNDS = {"fashion-mnist": 100, "cifar10": 50}
+ROUNDS = {"fashion-mnist": 100, "cifar10": 30}
 DRAWS = 5
 COMMITTED = Path(__file__).parent.parent / "results"
 
