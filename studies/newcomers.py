@@ -98,7 +98,8 @@ def welcomed(result: Result, method: Method, data: ClientData) -> float:
 def alone(newcomers: Sequence[ClientData], like: Result) -> float:
     """Local training only, for as many rounds as the others had."""
     rounds = like.server.round
-    task, recipe = like.task, like.task.recipe.model_dump()
+    task = like.task
+    recipe = task.recipe.model_dump(include={"lr", "momentum", "weight_decay", "batch", "epochs"})
     network = build_model("paper", like.scenario.shape, task.classes, task.seed)
     scenario = replace(like.scenario, clients=list(newcomers))
     result = fit(network, scenario, "local", rounds=rounds, evaluate_every=rounds, engine="serial", **recipe)
