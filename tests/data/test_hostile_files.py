@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hostile import HOSTILE
 
 from fedpac.errors import DataError
 from fuzzing import fuzz
+from hostile import HOSTILE
 
 
 def read(name: str, folder: Path, rng: np.random.Generator) -> None:
