@@ -44,19 +44,25 @@ def weights_of(model):
 @pytest.mark.parametrize("name", list_methods())
 def test_every_method_gives_what_it_says(name):
     result, (x, y) = trained(name), stranger()
-    before = Message(**result.server.state).to_bytes()
-    if name in NOTHING:
+    before, gets = Message(**result.server.state).to_bytes(), result.method.newcomer()
+    if not gets.labelled:
         with pytest.raises(ConfigError, match=f"{result.method.title} shares nothing that predicts"):
             result.welcome(x, y)
     else:
         assert result.welcome(x, y).predict_proba(x).shape == (len(x), CLASSES)
         assert len(result.welcome(x[:1], y[:1]).predict(x)) == len(x)
-    if name in NOTHING | LABELS_ONLY:
+    if not gets.without:
         with pytest.raises(ConfigError, match=result.method.title):
             result.welcome()
     else:
         assert len(result.welcome().predict(x)) == len(x)
     assert Message(**result.server.state).to_bytes() == before
+
+
+def test_which_of_the_papers_methods_give_nothing_or_need_labels():
+    gets = {name: make_method(name).newcomer() for name in list_methods()}
+    assert {name for name, new in gets.items() if not new.labelled} >= NOTHING
+    assert {name for name, new in gets.items() if new.labelled and not new.without} >= LABELS_ONLY
 
 
 @pytest.mark.parametrize("name", sorted(GLOBAL))
