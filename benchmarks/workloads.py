@@ -12,7 +12,8 @@ from benchmarks.networks import two_conv_cnn
 from fedpac.config import make_config
 from fedpac.data.clients import Scenario
 from fedpac.data.scenario import build
-from fedpac.models import Classifier, build_model
+from fedpac.models import Classifier
+from fedpac.networks import build_model
 from fedpac.recipe import Recipe
 from fedpac.task import Task
 

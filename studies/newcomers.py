@@ -26,7 +26,7 @@ from fedpac.data.clients import ClientData, Samples, Scenario
 from fedpac.data.scenario import build
 from fedpac.engines import SerialEngine
 from fedpac.methods import Method, make_method
-from fedpac.models import build_model
+from fedpac.networks import build_model
 from fedpac.provenance import provenance
 from fedpac.randomness import torch_stream
 from fedpac.runs.execute import census_of, conduct, make_task, saved_state

@@ -8,7 +8,6 @@ from fedpac.errors import ConfigError
 from fedpac.model_check import check_model
 from fedpac.models import (
     Classifier,
-    build_model,
     copy_with,
     load_into,
     paper_cnn,
@@ -16,6 +15,7 @@ from fedpac.models import (
     weights_of,
     without,
 )
+from fedpac.networks import build_model
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_initial_weights_come_from_the_runs_own_stream():
 
 
 def test_other_image_sizes_are_refused_with_the_way_out():
-    with pytest.raises(ConfigError, match=r"\(1, 28, 28\) or \(3, 32, 32\), not \(1, 8, 8\).*module of your own"):
+    with pytest.raises(ConfigError, match=r"\(1, 28, 28\) or \(3, 32, 32\), not \(1, 8, 8\).*network of your own"):
         paper_cnn((1, 8, 8), 10)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedpac.message import Message
     from fedpac.methods import Method, find_method, list_methods
     from fedpac.methods.fedavg import FedAvg
-    from fedpac.models import Classifier
+    from fedpac.models import Classifier, split
     from fedpac.runs.execute import resume, run
     from fedpac.server import Server
     from fedpac.tracking import Log, MLflow, TensorBoard
@@ -42,7 +42,7 @@ _HOME = {
     "run": "runs.execute", "resume": "runs.execute", "Config": "config", "make_config": "config",
     "Method": "methods", "list_methods": "methods", "find_method": "methods", "FedAvg": "methods.fedavg",
     "Client": "client", "Server": "server", "Message": "message", "Federation": "federation",
-    "train": "training", "Classifier": "models", "FedpacError": "errors",
+    "train": "training", "Classifier": "models", "split": "models", "FedpacError": "errors",
     "from_arrays": "data.own", "from_folder": "data.own", "from_owners": "data.own",
     "Callback": "callbacks", "EarlyStopping": "callbacks",
     "Log": "tracking", "TensorBoard": "tracking", "MLflow": "tracking",
@@ -82,6 +82,7 @@ __all__ = [
     "make_config",
     "resume",
     "run",
+    "split",
     "train",
 ]
 

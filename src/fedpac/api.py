@@ -206,17 +206,18 @@ def load_run(
     method: str | None = None,
     trust: bool = False,
     selected: bool = False,
+    model: str | None = None,
 ) -> "Result":
     """What a run folder's last checkpoint holds, to predict with; its history is in the folder's tables.
 
     selected   the round that validation data chose, and not the last one
 
-    A run of a method of your own is loaded if you name the `method`, 'package.module:Class', or `trust` the folder:
-    importing it runs its code.
+    A run of a method or a network of your own is loaded if you name the `method`, 'package.module:Class', and the
+    `model`, 'package.module:function', or `trust` the folder: importing them runs their code.
     """
     path = Path(path)
     store = RunStore.open(path)
-    config = store.config(method, trust)
+    config = store.config(method, trust, model)
     if config.federation is not None:
         raise RunError(f"{path}: the clients' data and models are at their sites, in the folder given to 'fedpac join'")
     if selected and not config.validation_share:

@@ -18,6 +18,7 @@ from fedpac.methods.base import check_aggregation, check_optimizer
 from fedpac.metrics import CONFUSION, METRICS, headline
 from fedpac.mods import Ckks, Float16, Mod, TopK
 from fedpac.mods.ckks_keys import KeySource
+from fedpac.networks import NETWORKS, is_own_network
 from fedpac.optimizers import USUAL, Optimizer
 from fedpac.privacy import PrivacyConfig
 from fedpac.recipe import Recipe
@@ -215,7 +216,9 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")  # TOML has inf, too
 
     method: dict[str, Any] = Field(default_factory=lambda: {"name": "fedpac"})
-    model: Annotated[Literal["paper", "logistic", "mlp"], Field(description="the network")] = "paper"
+    model: Annotated[
+        str, Field(description=f"the network: {', '.join(NETWORKS)}, or your own 'package.module:function'")
+    ] = "paper"
     data: DataConfig = DataConfig()
     training: Recipe = Recipe()
     run: RunConfig = RunConfig()
@@ -224,6 +227,13 @@ class Config(BaseModel):
     privacy: PrivacyConfig = PrivacyConfig()
     hostile: HostileConfig = HostileConfig()
     federation: FederationConfig | None = None  # then `data` says nothing
+
+    @field_validator("model")
+    @classmethod
+    def _known_network(cls, name: str) -> str:
+        if not is_own_network(name) and name not in NETWORKS:
+            raise ValueError(unknown("network", name, NETWORKS))
+        return name
 
     def identity(self) -> dict[str, Any]:
         """All that a result depends on: not where it is computed, nor what is done about clients that fail.

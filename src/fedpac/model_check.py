@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fedpac import native
 from fedpac.errors import ConfigError
-from fedpac.models import BodyAndHead, trainable
+from fedpac.models import BodyAndHead, Classifier, Split, precision_of, trainable
 
 PRECISIONS = {torch.float32, torch.float64}
 T = TypeVar("T")
@@ -82,6 +83,54 @@ def check_fits(model: nn.Module, sample: Tensor, classes: int) -> int:
     _check_side_effects(model, x)
     _check_gradients(model, x)
     return z.flatten(1).shape[1]
+
+
+def check_split(model: Split, sample: Tensor | None) -> Classifier:
+    """Body and head, if one after the other they give what the module they come from gives."""
+    whole = model.whole[0]
+    if sample is not None:
+        precision = precision_of(model)
+        for x in _batches(sample, precision):
+            try:
+                expected: object = _look(whole, x, _whole)
+            except Exception:  # floats where it takes whole numbers, or the other way round; check_fits says so
+                continue
+            parts = _tried(model, x, "its head does not take the features of its body", _in_parts)
+            if not isinstance(expected, Tensor) or expected.shape != parts.shape or not _close(parts, expected):
+                raise _unfit(
+                    whole, f"is not head(body(x)) with the head '{model.name}': something comes after that layer, or "
+                    "it is used more than once. Choose the last layer"
+                )  # fmt: skip
+    return Classifier(model.body, model.head)
+
+
+def accelerated(model: nn.Module, sample: Tensor | None) -> nn.Module:
+    """The module with fused kernels, where it gives the same with them.
+
+    A block of a module's own may call the layers of an nn.Sequential one by one, with something in between (a shortcut,
+    features that are kept): nothing of it may be fused.
+    """
+    fused = native.accelerate(copy.deepcopy(model))
+    if sample is None:
+        return fused
+    for x in _batches(sample, precision_of(model)):
+        try:
+            plain = [_look(model, x, see) for see in (_whole, _in_parts)]
+        except Exception:  # whatever is wrong with the module: check_fits says it
+            continue
+        try:
+            same = all(_close(_look(fused, x, see), y) for see, y in zip((_whole, _in_parts), plain, strict=True))
+        except Exception:
+            return model
+        if not same:
+            return model
+    return fused
+
+
+def _batches(sample: Tensor, precision: torch.dtype) -> list[Tensor]:
+    """Two samples at a time: as floats, and as they are where they are whole numbers."""
+    floats = torch.stack([_noise(sample.to(precision)), sample.to(precision)])
+    return [floats] if sample.is_floating_point() else [torch.stack([sample, sample]), floats]
 
 
 def wants_floats(model: nn.Module, sample: Tensor, dtype: torch.dtype) -> bool:

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from fedpac.errors import ConfigError
 from fedpac.message import Weights
-from fedpac.randomness import stream_seed
 
 Section: TypeAlias = Literal["all", "body", "head", "none"]
 
@@ -55,7 +54,7 @@ def paper_cnn(shape: tuple[int, ...], classes: int) -> Classifier:
     else:
         raise ConfigError(
             f"the paper's networks take images of shape (1, 28, 28) or (3, 32, 32), not {shape}; choose --set "
-            "model=logistic, or in Python a module of your own with a body and a head"
+            "model=cnn, or a network of your own (--model module:function)"
         )
     body = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(flat, 128), nn.LeakyReLU())
     return Classifier(body, nn.Linear(128, classes))
@@ -74,14 +73,46 @@ def mlp(shape: tuple[int, ...], classes: int) -> Classifier:
     return Classifier(body, nn.Linear(32, classes))
 
 
-MODELS = {"paper": paper_cnn, "logistic": logistic_regression, "mlp": mlp}
+class Split(Classifier):
+    """A usual module, parted into the layer of that name and all before it; see `split`."""
+
+    def __init__(self, whole: nn.Module, body: nn.Module, head: nn.Module, name: str) -> None:
+        super().__init__(body, head)
+        self.whole = [whole]  # in a list, so that its weights are not counted twice
+        self.name = name
 
 
-def build_model(name: str, shape: tuple[int, ...], classes: int, seed: int) -> Classifier:
-    """The named network, initialised from the run's own stream and not from torch's global one."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "init"))
-        return MODELS[name](shape, classes)
+def split(module: nn.Module, head: str) -> Classifier:
+    """Body and head of a usual module: the head is the layer of that name, the body all that comes before it.
+
+        model = fedpac.split(torchvision.models.resnet18(num_classes=10), head="fc")
+
+    The module is not changed; its weights are shared. Before the first round it is checked that head(body(x)) gives
+    what the module gives: nothing may come after the head.
+    """
+    body = inside = _sharing(module)
+    *path, last = head.split(".")
+    for name in path:
+        inside._modules[name] = _sharing(_layer(inside, name, head))
+        inside = _layer(inside, name, head)
+    layer = _layer(inside, last, head)
+    inside._modules[last] = nn.Identity()
+    return Split(module, body, layer, head)
+
+
+def _layer(module: nn.Module, name: str, wanted: str) -> nn.Module:
+    layer = module._modules.get(name)
+    if layer is None:
+        known = ", ".join(n for n, _ in module.named_children()) or "no layers"
+        raise ConfigError(f"there is no layer '{wanted}': {type(module).__name__} has {known}")
+    return layer
+
+
+def _sharing(module: nn.Module) -> nn.Module:
+    """The same module with a list of layers of its own."""
+    other = copy.copy(module)
+    other._modules = dict(module._modules)
+    return other
 
 
 def with_forward(model: nn.Module) -> nn.Module:

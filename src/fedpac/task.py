@@ -11,8 +11,8 @@ from fedpac.criterion import check_criterion
 from fedpac.errors import ConfigError
 from fedpac.message import Part, Weights
 from fedpac.metrics import check_names
-from fedpac.model_check import check_fits, check_model, wants_floats
-from fedpac.models import precision_of, weights_of, with_forward
+from fedpac.model_check import accelerated, check_fits, check_model, check_split, wants_floats
+from fedpac.models import Split, precision_of, weights_of, with_forward
 from fedpac.mods.base import Mod
 from fedpac.recipe import Recipe
 
@@ -58,11 +58,15 @@ class Task:
         check_model(model)
         self.device = usable_device(device)
         native.available()  # build the kernels now, once, and not in every worker
-        self.model = native.accelerate(with_forward(model))
+        model = with_forward(model)
+        if isinstance(model, Split):
+            model = check_split(model, sample)
+        self.model = accelerated(model, sample)
         self.dtype = precision_of(self.model)
         self.initial: Weights = weights_of(self.model)
         self.buffers = frozenset(name for name, _ in self.model.named_buffers())  # they follow the data, not training
-        self.classes = classes
+        self.classes = classes  # 0: the target is a number
+        self.outputs = classes or 1
         check_criterion(recipe, classes)
         self.recipe = recipe
         self.seed = seed
@@ -74,7 +78,7 @@ class Task:
         # a network for whole numbers such as tokens gets them as they are; to any other they are floats
         self.floats_only = sample is not None and wants_floats(self.model, sample, self.dtype)
         # d, the length of the body's output; None where no sample is known
-        self.features = None if sample is None else check_fits(self.model, self.cast(sample), classes)
+        self.features = None if sample is None else check_fits(self.model, self.cast(sample), self.outputs)
 
     def is_last(self, round: int) -> bool:
         """Whether everybody takes part and is evaluated, as after the last round."""

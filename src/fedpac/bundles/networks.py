@@ -21,8 +21,9 @@ from fedpac.message import Weights
 from fedpac.methods.fed_rod import HyperHead, TwoHeads
 from fedpac.methods.fedem import Mixture
 from fedpac.methods.knn_per import WithNeighbours
-from fedpac.models import MODELS, with_forward
+from fedpac.models import with_forward
 from fedpac.native import plain
+from fedpac.networks import NETWORKS, Tokens, build_model
 
 Make: TypeAlias = Callable[[], nn.Module]
 Count = Annotated[int, Field(ge=1, le=100_000)]
@@ -47,11 +48,12 @@ class Named(Section):
 
     kind: Literal["named"] = "named"
     name: str
+    vocabulary: Annotated[int, Field(ge=1, le=1 << 24)] | None = None  # of tokens
 
     def make(self, shape: tuple[int, ...], outputs: int, trust: bool) -> nn.Module:
-        if self.name not in MODELS:
-            raise ConfigError(f"the network '{self.name[:40]}' is not one of this version's: {', '.join(MODELS)}")
-        return MODELS[self.name](shape, outputs)
+        if self.name not in NETWORKS:
+            raise ConfigError(f"the network '{self.name[:40]}' is not one of this version's: {', '.join(NETWORKS)}")
+        return build_model(self.name, shape, outputs, seed=0, vocabulary=self.vocabulary)
 
 
 class Own(Section):
@@ -89,8 +91,9 @@ def network_of(model: nn.Module, name: str | None) -> Layers | Named | Own:
     try:
         return Layers(tree=tree_of(plain(model)))
     except NoTreeError as error:
-        if name in MODELS:
-            return Named(name=name)
+        if name in NETWORKS:
+            tokens = next((m.embedding.num_embeddings for m in model.modules() if isinstance(m, Tokens)), None)
+            return Named(name=name, vocabulary=tokens)
         kind = type(model)
         return Own(name=name or f"{kind.__module__}:{kind.__qualname__}", why=str(error), called=name is not None)
 

@@ -47,8 +47,15 @@ OwnMethod = Annotated[
     str | None,
     typer.Option("--method", metavar="MODULE:CLASS", help="The run's method, if it is not fedpac's: import its code."),
 ]
+OwnNetwork = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="MODULE:FUNCTION", help="The run's network, if it is not fedpac's: import its code."
+    ),
+]
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Import the method that the folder names, whatever its code does.")
+    bool,
+    typer.Option("--trust", help="Import the method and the network that the folder names, whatever their code does."),
 ]
 WhichModel = Annotated[
     str | None,

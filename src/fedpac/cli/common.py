@@ -278,7 +278,7 @@ def carry_out(
         if config.run.engine == "flower":
             summary = _federate(config, folder, data_dir, continuing)
         elif continuing:  # with the method that the config names: whoever made the config was asked about it
-            summary = resume_run(folder, data_dir, told, workers, method=config.method["name"])
+            summary = resume_run(folder, data_dir, told, workers, method=config.method["name"], model=config.model)
         else:
             summary = start_run(config, folder, data_dir, told)
     if summary["note"]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, Folder, OwnMethod, Trust, WhichModel, app, out
+from fedpac.cli.app import DataDir, Folder, OwnMethod, OwnNetwork, Trust, WhichModel, app, out
 
 
 @app.command(
@@ -28,6 +28,7 @@ def export(
     onnx: Annotated[bool, typer.Option(help="Write model.onnx too, where the model can be expressed in it.")] = True,
     data_dir: DataDir = None,
     method: OwnMethod = None,
+    model: OwnNetwork = None,
     trust: Trust = False,
 ) -> None:
     """Write a client's model as a bundle: a folder that predicts without the run and its data.
@@ -40,9 +41,9 @@ def export(
 
     if target.suffix != ".safetensors":
         check_free(target)  # before the work
-    model = load_run(folder, data_dir, method, trust, selected).model(client, which)  # type: ignore[arg-type]
-    written = model.save(target, licence, onnx)
-    out.print(f"The {model.which} model of {escape(model.name)} is in {escape(str(written))}", soft_wrap=True)
+    chosen = load_run(folder, data_dir, method, trust, selected, model).model(client, which)  # type: ignore[arg-type]
+    written = chosen.save(target, licence, onnx)
+    out.print(f"The {chosen.which} model of {escape(chosen.name)} is in {escape(str(written))}", soft_wrap=True)
     if not written.is_dir():
         return
     card = read_card(written)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from fedpac.cli.app import DataDir, OwnMethod, Trust, WhichModel, app, counted, err
+from fedpac.cli.app import DataDir, OwnMethod, OwnNetwork, Trust, WhichModel, app, counted, err
 from fedpac.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -42,13 +42,14 @@ def predict(
     which: WhichModel = None,
     data_dir: DataDir = None,
     method: OwnMethod = None,
+    network: OwnNetwork = None,
     trust: Trust = False,
 ) -> None:
     """Predict: a CSV line with the class and all probabilities for every sample.
 
     A bundle needs neither the run nor its data.
     """
-    model = _model(folder, client, which, data_dir, method, trust)
+    model = _model(folder, client, which, data_dir, method, network, trust)
     if not file.exists():
         raise DataError(f"there is no file {file}")
     x, y = _samples(file, model)
@@ -68,18 +69,25 @@ def predict(
 
 
 def _model(
-    folder: Path, client: str | None, which: str | None, data_dir: Path | None, method: str | None, trust: bool
+    folder: Path,
+    client: str | None,
+    which: str | None,
+    data_dir: Path | None,
+    method: str | None,
+    network: str | None,
+    trust: bool,
 ) -> Predictor:
     from fedpac.bundles import is_bundle, load_model
 
     if is_bundle(folder):
-        given = {"--client": client, "--which": which, "--data-dir": data_dir, "--method": method}
+        given = {"--client": client, "--which": which, "--data-dir": data_dir, "--method": method, "--model": network}
         if named := [flag for flag, value in given.items() if value is not None]:
             raise ConfigError(f"{folder} is one client's model: {', '.join(named)} is for runs")
         return load_model(folder, trust=trust)
     from fedpac.api import load_run
 
-    return load_run(folder, data_dir, method, trust).model(client or "0", which)  # type: ignore[arg-type]
+    run = load_run(folder, data_dir, method, trust, model=network)
+    return run.model(client or "0", which)  # type: ignore[arg-type]
 
 
 def _stream(target: Path | None) -> AbstractContextManager[TextIO]:

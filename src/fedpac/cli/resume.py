@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, Folder, OwnMethod, Trust, Workers, app, out
+from fedpac.cli.app import DataDir, Folder, OwnMethod, OwnNetwork, Trust, Workers, app, out
 from fedpac.cli.common import carry_out
 
 
@@ -28,6 +28,7 @@ def resume(
     workers: Workers = None,
     data_dir: DataDir = None,
     method: OwnMethod = None,
+    model: OwnNetwork = None,
     trust: Trust = False,
     figures: Annotated[bool, typer.Option(help="Draw the run's figures at the end.")] = True,
 ) -> None:
@@ -36,11 +37,11 @@ def resume(
     from fedpac.runs.folder import RunStore
 
     store = RunStore.open(folder)
-    extend(store, rounds, method, trust, add or [], remove or [])
-    if (rounds or add or remove) and store.config(method, trust).federation is not None:
+    extend(store, rounds, method, trust, add or [], remove or [], model)
+    if (rounds or add or remove) and store.config(method, trust, model).federation is not None:
         out.print(f"Go on with 'fedpac serve' and --out {escape(str(folder))}.", soft_wrap=True)
         return
     if store.finished:
         out.print(f"{escape(str(folder))} is finished; there is nothing to continue. --rounds extends it.")
         return
-    carry_out(store.config(method, trust), folder, data_dir, figures=figures, continuing=True, workers=workers)
+    carry_out(store.config(method, trust, model), folder, data_dir, figures=figures, continuing=True, workers=workers)

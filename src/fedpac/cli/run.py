@@ -23,6 +23,7 @@ FLAGS = {  # flag -> key of the config
     "participation": "run.participation",
     "engine": "run.engine",
     "device": "run.device",
+    "model": "model",
     "validation": "data.validation_share",
     "workers": "run.workers",
 }
@@ -34,7 +35,8 @@ FLAGS = {  # flag -> key of the config
     "fedpac run --tables schema.toml --method fedpac --rounds 20  |  "
     "fedpac run --tables schema.toml --validation 0.2 --metrics auroc,ece --set run.patience=5  |  "
     "fedpac run --dataset digits --track tensorboard:logs --track rounds.jsonl  |  "
-    "fedpac run --method my_package.my_module:MyMethod --dataset digits",
+    "fedpac run --method my_package.my_module:MyMethod --dataset digits  |  "
+    "fedpac run --dataset cifar10 --model resnet8-gn --rounds 50",
 )
 def run(
     config: Annotated[
@@ -46,6 +48,7 @@ def run(
     scenario: Annotated[
         str | None, typer.Option(help="How data differ between clients: groups, dirichlet, ...")
     ] = None,
+    model: Annotated[str | None, typer.Option(help="The network, see 'fedpac models'; or module:function.")] = None,
     tables: Annotated[
         Path | None, typer.Option(help="The schema of your own tables, see 'fedpac data describe'.", show_default=False)
     ] = None,

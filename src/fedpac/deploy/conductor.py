@@ -47,7 +47,7 @@ def _conduct(grid: Grid, settings: Mapping[str, Any], out: Path, say: Say) -> No
         (out / ERROR).unlink(missing_ok=True)
         config = stated_config(settings)
         if store.begun:
-            config = store.config(config.method["name"])
+            config = store.config(config.method["name"], model=config.model)
         # the sites keep the states of two rounds, so the server must never be further behind
         config = config.model_copy(update={"run": config.run.model_copy(update={"checkpoint_every": 1})})
         data_dir = Path(str(settings["data-dir"])) if settings.get("data-dir") else None

@@ -87,11 +87,12 @@ class Desk:
             raise ConfigError(f"this federation has the sites {', '.join(spec.sites)}, and not '{self.name}'")
         client = spec.sites.index(self.name)
         values = parse_toml(spec.config, "the server's config")
-        name = make_config(values, import_own=False).method["name"]
-        if is_own(name) and not self.own_methods:
-            raise ConfigError(
-                f"the server asks for the method '{name}', which is not part of fedpac; see --own-methods"
-            )
+        asked = make_config(values, import_own=False)
+        for what, name in (("method", asked.method["name"]), ("network", asked.model)):
+            if is_own(name) and not self.own_methods:
+                raise ConfigError(
+                    f"the server asks for the {what} '{name}', which is not part of fedpac; see --own-methods"
+                )
         config = make_config(values)
         if config.privacy.encryption == "none":
             self._refuse_plain_text()

@@ -17,7 +17,7 @@ from fedpac.data.scenario import build
 from fedpac.engines.site import Site, audience
 from fedpac.message import Message, Part
 from fedpac.methods import Method
-from fedpac.models import build_model
+from fedpac.networks import build_model
 from fedpac.recipe import Recipe
 from fedpac.server import Server
 from fedpac.task import State, Task

@@ -20,8 +20,8 @@ from fedpac.evaluation import Evaluation, is_due
 from fedpac.federation import Federation
 from fedpac.methods import Method, find_method
 from fedpac.metrics import SEPARATOR
-from fedpac.models import build_model
 from fedpac.mods.ckks_keys import KeySource
+from fedpac.networks import build_model
 from fedpac.privacy import KEY, statement
 from fedpac.provenance import provenance
 from fedpac.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -58,19 +58,20 @@ def resume(
     method: str | None = None,
     trust: bool = False,
     rounds: int | None = None,
+    model: str | None = None,
 ) -> dict[str, Any]:
     """Continue a run after an interruption, as if there had been none. A finished run is left alone, unless it is to
     have more `rounds`.
 
-    A run of a method of your own is continued if you name the `method`, 'package.module:Class', or `trust` the folder:
-    importing it runs its code.
+    A run of a method or a network of your own is continued if you name the `method`, 'package.module:Class', and the
+    `model`, 'package.module:function', or `trust` the folder: importing them runs their code.
     """
     store = RunStore.open(Path(out))
     told = Callbacks(callbacks)
     if rounds is not None:
-        extend(store, rounds, method, trust)
+        extend(store, rounds, method, trust, model=model)
     if not store.finished:  # one that is may lie on a disk that cannot be written to
-        config = store.config(method, trust)
+        config = store.config(method, trust, model)
         _advance(config, store.path, Path(data_dir) if data_dir else None, told, workers)
     return _summary(store, told)
 
@@ -82,11 +83,12 @@ def extend(
     trust: bool = False,
     add: Sequence[str] = (),
     remove: Sequence[str] = (),
+    model: str | None = None,
 ) -> None:
     """Give a finished run more rounds to do, or let sites join a federation or leave it. Where that cannot be, nothing
     is changed."""
     with store.locked():
-        config = store.config(method, trust)
+        config = store.config(method, trust, model)
         changed = _longer(store, config, rounds) if rounds is not None else config
         if add or remove:
             changed = _with_sites(store, changed, add, remove)
@@ -117,7 +119,7 @@ def _with_sites(store: RunStore, config: Config, add: Sequence[str], remove: Seq
         raise ConfigError(f"{store.path} is a simulation: its clients come from its data, and none can join or leave")
     if store.finished and config.run.rounds == len(store.rows("rounds.csv")):
         raise RunError(f"{store.path} is finished: whoever joins or leaves needs more rounds, too (--rounds)")
-    saved = saved_state(store, store.config(config.method["name"]))
+    saved = saved_state(store, store.config(config.method["name"], model=config.model))
     return config.with_sites(add, remove, saved.round if saved else 0)
 
 
@@ -144,7 +146,7 @@ def _advance(config: Config, out: Path, data_dir: Path | None, callbacks: Callba
     store = RunStore(out)
     with store.locked(create=True):  # what there is to do is decided inside: another process may just have done it
         if store.begun:
-            config = store.config(config.method["name"])
+            config = store.config(config.method["name"], model=config.model)
         if not store.finished:
             _execute(config, store, data_dir, callbacks, workers)
 
@@ -177,7 +179,8 @@ def task_for(
     key   the secret that sites share, where weights are encrypted; no server has it
     """
     run = config.run
-    model = build_model(config.model, tuple(sample.shape), classes, run.seed)
+    tokens = None if sample.is_floating_point() else int(sample.max()) + 1
+    model = build_model(config.model, tuple(sample.shape), classes, run.seed, tokens)
     return Task(
         model, classes, config.training, run.seed, clients, run.rounds, device or run.device, sample,
         config.mods(clients, key), run.metrics, run.ended or (),

@@ -61,19 +61,22 @@ class RunStore:
             raise RunError(f"{path} holds no run: there is no config.toml in it")
         return store
 
-    def config(self, method: str | None = None, trust: bool = False) -> Config:
-        """What the folder says was run. A method of somebody's own is code that the folder may have brought along:
-        it is imported only if the caller names it, too, or trusts the folder."""
+    def config(self, method: str | None = None, trust: bool = False, model: str | None = None) -> Config:
+        """What the folder says was run. A method or a network of somebody's own is code that the folder may have
+        brought along: it is imported only if the caller names it, too, or trusts the folder."""
         values = read_config(self.path / "config.toml")
         given = values.get("method")
-        name = given.get("name") if isinstance(given, dict) else given
-        if method is not None and method != name:
-            raise RunError(f"{self.path} was made with the method '{name}', not '{method}'")
-        if is_own(name) and method is None and not trust:
-            raise RunError(
-                f"{self.path} was made with '{name}', which is not part of fedpac. Importing it runs its code: if you "
-                f"trust it, name it with --method {name} (in Python, method='{name}'), or say --trust (trust=True)"
-            )
+        names = {"method": given.get("name") if isinstance(given, dict) else given, "model": values.get("model")}
+        for what, asked in (("method", method), ("model", model)):
+            name = names[what]
+            if asked is not None and asked != name:
+                raise RunError(f"{self.path} was made with the {what} '{name}', not '{asked}'")
+            if is_own(name) and asked is None and not trust:
+                raise RunError(
+                    f"{self.path} was made with '{name}', which is not part of fedpac. Importing it runs its code: if "
+                    f"you trust it, name it with --{what} {name} (in Python, {what}='{name}'), or say --trust "
+                    "(trust=True)"
+                )
         return make_config(values)
 
     @contextmanager
