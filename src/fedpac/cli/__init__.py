@@ -17,6 +17,7 @@ from fedpac.cli import (
     reproduce,
     resume,
     run,
+    tune,
     watch,
 )  # isort: skip
 from fedpac.cli.app import app, main
@@ -37,5 +38,6 @@ __all__ = [
     "reproduce",
     "resume",
     "run",
+    "tune",
     "watch",
 ]

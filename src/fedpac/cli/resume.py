@@ -37,10 +37,11 @@ def resume(
     from fedpac.runs.folder import RunStore
 
     store = RunStore.open(folder)
-    extend(store, rounds, method, trust, add or [], remove or [], model)
-    if (rounds or add or remove) and store.config(method, trust, model).federation is not None:
-        out.print(f"Go on with 'fedpac serve' and --out {escape(str(folder))}.", soft_wrap=True)
-        return
+    if rounds or add or remove:
+        extend(store, rounds, method, trust, add or [], remove or [], model)
+        if store.config(method, trust, model).federation is not None:
+            out.print(f"Go on with 'fedpac serve' and --out {escape(str(folder))}.", soft_wrap=True)
+            return
     if store.finished:
         out.print(f"{escape(str(folder))} is finished; there is nothing to continue. --rounds extends it.")
         return
