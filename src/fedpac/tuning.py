@@ -6,9 +6,9 @@ tried is in trials.jsonl, one line for each trial; from it a later call goes on 
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from math import sqrt
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -105,20 +105,25 @@ def default_space(config: Config) -> Space:
     """The learning rate and every number among the method's settings that is not whole, around its default.
 
     One rule for all methods, also for one's own: from a tenth of the default to ten times as much, within what is
-    allowed. Defaults of a thousandth or less are tolerances, and stay.
+    allowed. Defaults of a thousandth or less are tolerances, and one at its largest value is a limit that is off: they
+    stay.
     """
     space: Space = {"training.lr": _around(config.training.lr, Recipe.model_fields["lr"])}
     for key, setting in find_method(config.method["name"]).model_fields.items():
         default = config.method.get(key, setting.default)
-        if type(default) is float and default > TOLERANCE:
+        if type(default) is float and default > TOLERANCE and default < _most(setting):
             space[f"method.{key}"] = _around(default, setting)
     return space
 
 
 def _around(default: float, setting: FieldInfo) -> Range:
-    bounds = {name: getattr(m, name) for m in setting.metadata for name in ("ge", "gt", "le", "lt") if hasattr(m, name)}
-    most = bounds.get("le", bounds.get("lt", float("inf")))
-    return Range(default / WIDE, min(default * WIDE, most if "le" in bounds else 0.99 * most), log=True)
+    return Range(default / WIDE, min(default * WIDE, _most(setting)), log=True)
+
+
+def _most(setting: FieldInfo) -> float:
+    """The largest value that is allowed."""
+    bounds = {name: float(getattr(m, name)) for m in setting.metadata for name in ("le", "lt") if hasattr(m, name)}
+    return bounds.get("le", 0.99 * bounds.get("lt", math.inf))
 
 
 def parsed(assignment: str) -> tuple[str, Range | Choice]:
@@ -246,7 +251,7 @@ def _defaults(tuned: Tuned, values: dict[str, Any]) -> dict[str, Value]:
     for key, among in tuned.space.items():
         section, _, name = key.partition(".")
         value = config[section].get(name)
-        middle = among.values[0] if isinstance(among, Choice) else sqrt(among.low * among.high)
+        middle = among.values[0] if isinstance(among, Choice) else math.sqrt(among.low * among.high)
         found[key] = middle if value is None else value
     return found
 
