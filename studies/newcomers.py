@@ -2,12 +2,12 @@
 
     python studies/newcomers.py RUNS > results/newcomers.csv         RUNS: a folder of runs, which are continued
     python studies/newcomers.py RUNS fashion-mnist/fedavg            only this run, and no table
-    python studies/newcomers.py RUNS cifar10                         only this data set
+    python studies/newcomers.py RUNS fashion-mnist=100,600           only these rows
 
 Clients 16 to 19 of 20 stay away, one of each of four groups. They come after the last round with 5, 20, 100 or all 600
 of their training images; the accuracy is that on their 600 test images. Which images they bring is drawn five times.
-`took part` is FedPAC with all 20 clients from the start, those four with the images of the first draw; with all 600
-it is the committed run of 20 clients.
+`took part` is FedPAC with all 20 clients from the start, those four with the images of the first draw. With all 600
+images, that and `alone` are those four in the committed runs of 20 clients.
 """
 
 import sys
@@ -95,6 +95,12 @@ def welcomed(result: Result, method: Method, data: ClientData) -> float:
     return accuracy(replace(result, method=method).welcome(*arrays(data.train)), data)
 
 
+def committed(dataset: str, method: str) -> float:
+    """The four in a run of all 20 clients with 600 images each."""
+    run = read_run(COMMITTED / f"{dataset}-20" / f"{method}-seed0")
+    return 100 * float(run.accuracy["received"][ROUNDS[dataset]][list(NEWCOMERS)].mean())
+
+
 def alone(newcomers: Sequence[ClientData], like: Result) -> float:
     """Local training only, for as many rounds as the others had."""
     rounds = like.server.round
@@ -113,22 +119,21 @@ def took_part(dataset: str, size: int, folder: Path) -> list[float]:
             return []
         result = trained(f"{dataset}/took-part-{size}", folder)
         return [mean(accuracy(result.model(i), result.scenario.clients[i]) for i in NEWCOMERS)]
-    run = read_run(COMMITTED / f"{dataset}-20" / "fedpac-seed0")
-    return [100 * float(run.accuracy["received"][ROUNDS[dataset]][list(NEWCOMERS)].mean())]
+    return [committed(dataset, "fedpac")]
 
 
-def measure(dataset: str, folder: Path) -> None:
+def measure(dataset: str, sizes: Sequence[int], folder: Path) -> None:
     """The rows of one data set."""
     fedpac, fedavg = trained(f"{dataset}/fedpac", folder), trained(f"{dataset}/fedavg", folder)
     whole = build(config_of(dataset, "fedpac").data, 0).clients
     everybodys = mean(accuracy(fedavg.welcome(), whole[i]) for i in NEWCOMERS)
-    for size in SIZES:
+    for size in sizes:
         found: dict[str, list[float]] = {"FedPAC, welcome": [], "FedAvg-FT": [], "alone": []}
         for draw in range(DRAWS if size < SIZES[-1] else 1):
             newcomers = [few(whole[i], i, size, draw) for i in NEWCOMERS]
             found["FedPAC, welcome"].append(mean(welcomed(fedpac, fedpac.method, data) for data in newcomers))
             found["FedAvg-FT"].append(mean(welcomed(fedavg, make_method("fedavg-ft"), data) for data in newcomers))
-            found["alone"].append(alone(newcomers, fedpac))
+            found["alone"].append(alone(newcomers, fedpac) if size < SIZES[-1] else committed(dataset, "local"))
         found |= {"FedAvg": [everybodys], "took part": took_part(dataset, size, folder)}
         for name, values in found.items():
             if values:
@@ -146,8 +151,8 @@ def main() -> None:
     about = provenance()
     print("dataset,samples,model,accuracy_percent,std_over_draws,draws,rounds")
     print(f"# {about['command']}; seed 0; commit {about['commit']}; torch {about['versions']['torch']}", flush=True)
-    for dataset in datasets:
-        measure(dataset, Path(folder))
+    for dataset, _, sizes in (name.partition("=") for name in datasets):
+        measure(dataset, [int(size) for size in sizes.split(",")] if sizes else SIZES, Path(folder))
 
 
 if __name__ == "__main__":
