@@ -35,6 +35,7 @@ def read() -> Rows:
 def cells(rows: Rows, dataset: str, model: str) -> dict[int, tuple[float, float]]:
     """Samples -> accuracy and its standard deviation over draws."""
     chosen = [row for row in rows if (row["dataset"], row["model"]) == (dataset, model)]
+    chosen.sort(key=lambda row: int(row["samples"]))
     return {int(row["samples"]): (float(row["accuracy_percent"]), float(row["std_over_draws"])) for row in chosen}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from studies.newcomers_page import filled
 
 import fedpac
 from fedpac.api import Result
@@ -231,6 +232,12 @@ def test_mods_stand_between_a_newcomer_and_the_server():
     one, other = (result.welcome(x, y).predict_proba(x) for result in (plain, packed))
     assert not np.array_equal(one, other)
     assert np.allclose(one, other, atol=0.05)
+
+
+def test_the_page_shows_the_numbers_that_were_measured():
+    """`python studies/newcomers_page.py` writes it again."""
+    page = (Path(__file__).parent.parent / "docs" / "newcomers.md").read_text()
+    assert filled(page) == page
 
 
 def test_the_page_says_what_the_methods_say():

@@ -264,6 +264,7 @@ def versions() -> dict[str, str]:
 def _connect(ray: Any, workers: int | None) -> None:
     """Join the cluster that RAY_ADDRESS names, or start one on this machine."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: actors would starve beside any other program
     address = os.environ.get("RAY_ADDRESS")
     where = {"address": address} if address else {"address": "local", "num_cpus": workers or available_cores()}
     before = signal.getsignal(signal.SIGTERM)
