@@ -14,7 +14,7 @@ demo: $(VENV)/.installed
 
 # everything, then what trains once more without the native kernels
 test: lint
-	$(BIN)/python -m pytest -n 2 -m "not slow and not browser"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not browser"
 	FEDPAC_NATIVE=0 $(BIN)/python -m pytest -n 2 -m "not slow" $(TRAINING_TESTS)
 
 # the report and the live page in Chromium, which is installed where this is root on Debian or one of its kin
@@ -26,7 +26,7 @@ test-browser: $(VENV)/.installed-dev
 	FEDPAC_BROWSER=1 $(BIN)/python -m pytest -m browser tests/browser
 
 test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
 
 # the documentation site: docs/_build/index.html
 docs: $(VENV)/.installed-dev

@@ -84,7 +84,7 @@ def desks_in(folder, scenario):
 
 
 def directory_of(grid, config, scenario, said=None):
-    keys = {grid.keys[100 + i]: i for i in range(len(scenario.clients))}
+    keys = {grid.keys[100 + i]: f"client-{i}" for i in range(len(scenario.clients))}
     return SiteDirectory(
         grid, spec_of(config, len(scenario.clients), scenario), keys, ([] if said is None else said).append
     )

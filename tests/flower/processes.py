@@ -6,54 +6,100 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
+
+from flwr.proto.control_pb2 import ListNodesRequest
 
 from fedpac.deploy.certs import make_certificates
+from fedpac.deploy.conductor import Plan
 from fedpac.deploy.serving import Service
 from fedpac.deploy.superlink import end, flower_environment, free_port, start
 from fedpac.deploy.trial import simulated_site
 
 SITES = 4
+HERE = Path(__file__).parent
 
 
 class Federation:
     """TLS, node keys, four registered sites; sites run from `join`, runs from `run`."""
 
-    def __init__(self, folder, sites=SITES):
+    def __init__(self, folder, sites=SITES, host="127.0.0.1"):
+        folder.mkdir(exist_ok=True)
         self.folder = folder
         self.names = [f"client-{i}" for i in range(sites)]
         self.certificates = folder / "certs"
-        make_certificates(self.certificates, ["localhost"], self.names)
-        self.service = Service(folder / "server", "127.0.0.1", free_port(), self.certificates, self.names)
+        make_certificates(self.certificates, [host], self.names)
+        self.service = Service(folder / "server", host, free_port(), self.certificates, self.names)
         self.said = []
 
     @property
     def address(self):
         return self.service.gate.address
 
-    def join(self, client, config, *more):
+    @contextmanager
+    def join(self, client, config, *more, before=()):
         site = self.names[client]
         state = self.folder / "state" / site
-        return simulated_site(self.address, site, self.certificates, state, config, None, self.folder, *more)
+        with simulated_site(
+            self.address, site, self.certificates, state, config, None, self.folder, *more, before=before
+        ) as process:
+            process.log = self.folder / f"{site}.log"
+            yield process
 
-    def run(self, config, out, **settings):
+    def odd(self, behaviour, client, config):
+        """A site that misbehaves; the log of what it says is in its `log`."""
+        site = self.names[client]
+        state = self.folder / "state" / site
+        arguments = [behaviour, self.address, self.certificates, site, state, config]
+        return running([sys.executable, str(HERE / "odd_site.py"), *map(str, arguments)], self.folder, site)
+
+    def nodes(self):
+        """Site -> its node as SuperLink lists it."""
+        keys = {key: site for site, key in self.service.keys.items()}
+        with self.service.link.control() as control:
+            return {keys[bytes(node.public_key)]: node for node in control.ListNodes(ListNodesRequest()).nodes_info}
+
+    def node_of(self, site):
+        return self.nodes()[site].node_id
+
+    def until_online(self, count, patience=60):
+        def online():
+            return sum(node.status == "online" for node in self.nodes().values()) >= count
+
+        until(online, patience, f"{count} sites online")
+
+    def run(self, config, out, say=None, **settings):
         """The run, and what was said."""
-        stated = self.folder / f"{out.name}.toml"
-        stated.write_text(config.to_toml())
         said = []
-        self.service.carry_out({"config": str(stated), **settings}, out, said.append)
+        self.service.carry_out(Plan(config, out, **settings), say or said.append)
         return said
 
 
 @contextmanager
-def command(folder, *arguments):
-    """A fedpac command as a process whose output goes to a file; ended with the context."""
-    log = folder / f"command-{time.monotonic_ns()}.log"
-    process = start([sys.executable, "-m", "fedpac", *map(str, arguments)], flower_environment(folder / "f"), log)
+def running(command, folder, name):
+    """A process whose output goes to a file; ended with the context."""
+    log = folder / f"{name}.log"
+    process = start(command, flower_environment(folder / "flwr"), log)
     process.log = log
     try:
         yield process
     finally:
         end(process)
+
+
+def command(folder, *arguments):
+    """A fedpac command as a process."""
+    name = f"command-{time.monotonic_ns()}"
+    return running([sys.executable, "-m", "fedpac", *map(str, arguments)], folder, name)
+
+
+@contextmanager
+def end_later(pool):
+    """A pool that is not waited for if a test fails: its run ends with the SuperLink."""
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def finished(folder, *arguments, patience=60):

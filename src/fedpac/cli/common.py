@@ -219,8 +219,11 @@ def show_comparison(runs: list[RunData], folder: Path | None, csv: bool, per_cli
     out.print(f"Written: {', '.join(map(str, shown))}", soft_wrap=True)
 
 
-def _federate(config: Config, folder: Path, data_dir: Path | None, continuing: bool) -> dict[str, Any]:
-    """The run with its clients as sites on this machine; its server is another process, whose lines are shown."""
+def _federate(
+    config: Config, folder: Path, data_dir: Path | None, continuing: bool, told: Sequence[Given]
+) -> dict[str, Any]:
+    """The run with its clients as sites on this machine, each a process of its own."""
+    from fedpac.callbacks import Callbacks
     from fedpac.deploy import require_flower
     from fedpac.runs.folder import RunStore
 
@@ -230,7 +233,8 @@ def _federate(config: Config, folder: Path, data_dir: Path | None, continuing: b
     store = RunStore(folder)
     if not continuing and folder.exists():
         store.check_free()
-    run_trial(config, folder, data_dir or store.data_dir(), lambda line: out.print(escape(line), soft_wrap=True))
+    data_dir = data_dir or store.data_dir()
+    run_trial(config, folder, data_dir, lambda line: out.print(escape(line), soft_wrap=True), Callbacks(told))
     return store.read_json("summary.json")
 
 
@@ -276,7 +280,7 @@ def carry_out(
     ):
         told = [progress.see, *([measured.see] if measured is not None else []), *callbacks]
         if config.run.engine == "flower":
-            summary = _federate(config, folder, data_dir, continuing)
+            summary = _federate(config, folder, data_dir, continuing, told)
         elif continuing:  # with the method that the config names: whoever made the config was asked about it
             summary = resume_run(folder, data_dir, told, workers, method=config.method["name"], model=config.model)
         else:

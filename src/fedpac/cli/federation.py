@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,6 +58,7 @@ def serve(
     require_flower()
     from fedpac.config import make_config, read_config
     from fedpac.deploy.certs import refuse_ckks_key
+    from fedpac.deploy.conductor import Plan
     from fedpac.deploy.serving import Service
 
     chosen = make_config(read_config(config))
@@ -74,8 +76,8 @@ def serve(
     )
     service = Service(folder.parent / f".{folder.name}-server", host, port, certificates, list(chosen.federation.sites))
     with service:
-        settings = {"config": str(config.absolute()), "patience": patience}
-        service.carry_out(settings, folder, lambda line: out.print(escape(line), soft_wrap=True))
+        service.carry_out(Plan(chosen, folder, patience=patience), lambda line: out.print(escape(line), soft_wrap=True))
+    out.print(f"finished; the run is in {escape(str(folder))}", soft_wrap=True)
 
 
 @app.command(
@@ -131,7 +133,13 @@ def join(
     from fedpac.deploy.persistent import Door, stay
 
     desk = Desk(site, state, held, own_methods, ckks)
-    stay(Door(address, ca, key), desk, lambda line: out.print(escape(line), soft_wrap=True), once=not keep_on)
+    for polite in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(polite, signal.default_int_handler)
+    try:
+        stay(Door(address, ca, key), desk, lambda line: out.print(escape(line), soft_wrap=True), once=not keep_on)
+    except KeyboardInterrupt:  # the server has been told
+        out.print("left; come back with the same command")
+        raise typer.Exit(130) from None
     out.print(f"finished; the model, the metrics and a report are in {escape(str(desk.folder))}", soft_wrap=True)
 
 

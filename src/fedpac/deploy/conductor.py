@@ -1,10 +1,9 @@
 """The server of a federation: the rounds of one run, over a Flower grid, into a folder."""
 
 import functools
-import json
-import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +11,40 @@ import torch
 from flwr.serverapp import Grid
 
 from fedpac.callbacks import Callbacks
-from fedpac.config import Config, changed, make_config, read_config
+from fedpac.config import Config
 from fedpac.data.scenario import build
 from fedpac.engines.flower.engine import FlowerEngine, Say, SiteDirectory
-from fedpac.engines.flower.wire import Request, Spec
-from fedpac.errors import ConfigError, FedpacError
+from fedpac.engines.flower.wire import Spec
 from fedpac.federation import Federation, RoundReport
-from fedpac.methods.base import Method
 from fedpac.runs.execute import Census, census_of, conduct, make_task, task_for
 from fedpac.runs.folder import RunStore
-from fedpac.task import Task
 
-PATIENCE = 60.0  # seconds that sites have to come before a round begins without them
-PLACES = ("config", "out", "keys", "data-dir", "patience", "log")  # run config of ours that is not the run's
-ERROR = ".error"  # in the run's folder: why the run cannot go on
-LISTS = {"federation.sites": str, "federation.shape": int}  # Flower's run config has no lists
+PATIENCE = 60.0  # seconds that sites have to come before the first round begins without them
 
 
-def conduct_federation(grid: Grid, settings: Mapping[str, Any]) -> None:
-    """What `flwr run` starts. Settings are its run config: `out`, `config` (a TOML file), and any key of ours."""
+@dataclass(frozen=True)
+class Plan:
+    """What is run, and where it goes.
+
+    keys       public key -> site, as registered; None where sites have none
+    data_dir   for a trial: the scenario is dealt out at the sites, and here for the census
+    """
+
+    config: Config
+    out: Path
+    keys: Mapping[bytes, str] | None = None
+    patience: float = PATIENCE
+    data_dir: Path | None = None
+
+
+def conduct_federation(grid: Grid, plan: Plan, say: Say, callbacks: Callbacks | None = None) -> None:
+    """The rounds that are left, with those sites that are there."""
     hurry()
-    out = Path(str(settings.get("out") or "federation"))
-    try:
-        _conduct(grid, settings, out, _speaker(settings))
-    except FedpacError as error:
-        out.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (out / ERROR).write_text(f"{error}\n")
-        raise
-
-
-def _conduct(grid: Grid, settings: Mapping[str, Any], out: Path, say: Say) -> None:
-    store = RunStore(out)
+    store = RunStore(plan.out)
     with store.locked(create=True):
-        (out / ERROR).unlink(missing_ok=True)
-        config = stated_config(settings)
-        if store.begun:
-            config = store.config(config.method["name"], model=config.model)
-        # the sites keep the states of two rounds, so the server must never be further behind
-        config = config.model_copy(update={"run": config.run.model_copy(update={"checkpoint_every": 1})})
-        data_dir = Path(str(settings["data-dir"])) if settings.get("data-dir") else None
-        if config.federation is None:  # a trial: the scenario is dealt out at the sites, and here for the census
-            scenario = build(config.data, config.run.seed, data_dir)
+        config = _for_sites(store.config(plan.config.method["name"], model=plan.config.model) if store.begun else plan.config)
+        if config.federation is None:
+            scenario = build(config.data, config.run.seed, plan.data_dir)
             task, census = make_task(config, scenario), census_of(scenario)
             sites, classes, sample = [f"client-{i}" for i in range(task.clients)], scenario.classes, scenario.sample
         else:
@@ -60,44 +52,59 @@ def _conduct(grid: Grid, settings: Mapping[str, Any], out: Path, say: Say) -> No
             sample = torch.zeros(config.federation.shape)
             task, census = task_for(config, classes, sample, len(sites)), None
         spec = Spec(
-            federation=_federation_id(store), config=config.to_toml(), sites=tuple(sites), classes=classes,
+            federation=federation_id(plan.out), config=config.to_toml(), sites=tuple(sites), classes=classes,
             shape=tuple(sample.shape), dtype=str(sample.dtype).removeprefix("torch."), fill=int(sample.flatten()[0]),
         )  # fmt: skip
-        directory = SiteDirectory(grid, spec, _keys(settings, sites), say)
-        needed = config.run.min_replies or len(sites)
-        patience = float(settings.get("patience") or PATIENCE)
-
-        def open_engine(method: Method) -> FlowerEngine:
-            return FlowerEngine(task, method, directory, config.run.deadline, min(needed, len(sites)), patience)
-
+        directory = SiteDirectory(grid, spec, plan.keys, say)
+        needed = min(config.run.min_replies or len(sites), len(sites))
+        engine = FlowerEngine(task, config.make_method(), directory, config.run.deadline, needed, plan.patience)
         if census is None:
-            open_engine(config.make_method()).available()  # their sizes go into the folder
-            census = _census(directory, sites)
+            engine.available()  # their sizes go into the folder
+            census = Census("the sites' own data", directory.rows(), 0, {"note": "", "data": "at the sites"})
+
+        def farewell(federation: Federation) -> None:
+            _hand_out(federation, engine)
+            if config.federation is not None:  # with those who came late
+                store.write_clients(directory.rows(store.rows("clients.csv")), 0)
+
         conduct(
-            config, store, task, census, open_engine, data_dir,
-            Callbacks([lambda report: say(_line(task, report))]), _farewell,
+            config, store, task, census, lambda _: engine, plan.data_dir,
+            callbacks or Callbacks([_teller(task.rounds, say)]), farewell,
         )  # fmt: skip
-        say("finished")
 
 
-def _line(task: Task, report: RoundReport) -> str:
-    means = []
-    for which in ("received", "personal"):
-        if values := report.accuracies(which):
-            means.append(f"{which} {100 * sum(values) / len(values):.2f} %")
-    if report.epsilon is not None:
-        means.append(f"epsilon {report.epsilon:.2f}")
-    failed = [f"without {failure.reason}" for failure in report.failed]
-    return "; ".join([f"round {report.round}/{task.rounds}  {'  '.join(means)}  {report.seconds:.2f} s", *failed])
+def _for_sites(config: Config) -> Config:
+    """Real sites come and go: where nothing else is said, a round without one of them is repeated when it is back.
+
+    Sites keep the states of two rounds, so the server must never be further behind.
+    """
+    changes: dict[str, Any] = {"checkpoint_every": 1}
+    if config.federation is not None and config.run.min_replies is None:
+        changes["min_replies"] = len(config.federation.sites)
+    return config.model_copy(update={"run": config.run.model_copy(update=changes)})
 
 
-def _farewell(federation: Federation) -> None:
+def _teller(rounds: int, say: Say) -> Callable[[RoundReport], None]:
+    def tell(report: RoundReport) -> None:
+        means = [
+            f"{which} {100 * sum(values) / len(values):.2f} %"
+            for which in ("received", "personal")
+            if (values := report.accuracies(which))
+        ]
+        if report.epsilon is not None:
+            means.append(f"epsilon {report.epsilon:.2f}")
+        failed = {f"without {failure.reason}": None for failure in report.failed}
+        say("; ".join(["  ".join([f"round {report.round}/{rounds}", *means, f"{report.seconds:.2f} s"]), *failed]))
+
+    return tell
+
+
+def _hand_out(federation: Federation, engine: FlowerEngine) -> None:
     """Every site that is there gets the last message, and keeps the model that it makes of it."""
-    engine, server = federation.engine, federation.server
-    assert isinstance(engine, FlowerEngine)
-    engine.directory.look()
+    server = federation.server
+    engine.wait_for(0)
     requests = [
-        (Request(kind="finish", client=i, round=server.round, spec=engine.spec), federation.method.send(server, i))
+        (engine.request("finish", i, server.round), federation.method.send(server, i))
         for i in sorted(engine.directory.here)
     ]
     for outcome in engine.ask(requests):
@@ -105,53 +112,12 @@ def _farewell(federation: Federation) -> None:
             engine.directory.say(f"no model is kept at {engine.directory.name(outcome.client)}: {outcome.error.reason}")
 
 
-def stated_config(settings: Mapping[str, Any]) -> Config:
-    values: dict[str, Any] = read_config(Path(str(settings["config"]))) if settings.get("config") else {}
-    for key, value in settings.items():
-        if key not in PLACES:
-            if key in LISTS:
-                value = [LISTS[key](part.strip()) for part in str(value).split(",")]
-            values = changed(values, key, value)
-    return make_config(values)
-
-
-def _keys(settings: Mapping[str, Any], sites: list[str]) -> dict[bytes, int] | None:
-    """Whose key is whose: a JSON file with the public key of each site, in hexadecimal."""
-    if not settings.get("keys"):
-        return None
-    path = Path(str(settings["keys"]))
-    try:
-        keys = json.loads(path.read_text())
-        return {bytes.fromhex(keys[site]): client for client, site in enumerate(sites)}
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{path} does not hold the public key of every site: {error!r}") from None
-
-
-def _federation_id(store: RunStore) -> str:
-    path = store.path / ".federation"
+def federation_id(out: Path) -> str:
+    """Names the run for its sites."""
+    path = out / ".federation"
     if not path.exists():
         path.write_text(uuid.uuid4().hex)
     return path.read_text()
-
-
-def _census(directory: SiteDirectory, sites: list[str]) -> Census:
-    sizes = {client: (site.train, site.test) for client, site in directory.here.items()}
-    rows = [(client, name, "", *sizes.get(client, (0, 0))) for client, name in enumerate(sites)]
-    return Census("the sites' own data", rows, 0, {"note": "", "data": "at the sites"})
-
-
-def _speaker(settings: Mapping[str, Any]) -> Say:
-    """To Flower's log, and to a file for whoever follows the run."""
-    path = settings.get("log")
-
-    def say(line: str) -> None:
-        sys.stdout.write(f"fedpac: {line}\n")
-        sys.stdout.flush()
-        if path:
-            with Path(str(path)).open("a") as file:
-                file.write(f"{line}\n")
-
-    return say
 
 
 def hurry() -> None:

@@ -45,6 +45,11 @@ def simulated_data(config: Path, data_dir: Path | None) -> Data:
     return lambda spec, _, client: build(chosen.data, chosen.run.seed, data_dir).clients[client]
 
 
+def folder_of(state: Path, federation: str) -> Path:
+    """Where a site keeps what belongs to one federation."""
+    return state / federation[:12]
+
+
 class Desk:
     """One site. It answers requests, one at a time, with the data and the state that are here.
 
@@ -98,7 +103,7 @@ class Desk:
             self._refuse_plain_text()
         elif self.ckks is None:
             raise ConfigError("this run is encrypted, and this site has no key for it: --ckks ckks.key")
-        folder = self.state / spec.federation[:12]
+        folder = folder_of(self.state, spec.federation)
         return Case(spec, config, client, self.data(spec, config, client), folder, self.ckks)
 
     def _refuse_plain_text(self) -> None:
@@ -117,6 +122,8 @@ class Desk:
         if request.client != case.client:
             raise ConfigError(f"this is client {case.client}, and not client {request.client}")
         down = Message.from_bytes(body)
+        if request.since is not None:
+            case.store.rewind(case.client, request.since)
         if request.kind == "finish":
             case.finish(request.round, down)
             self.finished = True
@@ -143,7 +150,8 @@ class Case:
         self.task = task_for(config, spec.classes, spec.sample, len(spec.sites), key=ckks)
         with explained(folder.parent):
             folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.site = Site(self.task, self.method, {client: own}, FolderStore(folder))
+        self.store = FolderStore(folder)
+        self.site = Site(self.task, self.method, {client: own}, self.store)
 
     def work(self, job: Job) -> Outcome:
         outcome = self.site.work(job)

@@ -8,13 +8,17 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import httpx
 import uvicorn
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+from google.protobuf.message import DecodeError
 
 from fedpac.errors import RunError
 
@@ -25,6 +29,8 @@ PASSED = {
         "get-fab", "push-object", "pull-object", "confirm-message-received",
     )
 }  # fmt: skip
+KEY = FLEET_HTTP_PUBLIC_KEY_HEADER.lower().encode()
+PUSH = "/v1/fleet/push-messages"
 REGISTRATION = {"/v1/fleet/register-node", "/v1/fleet/unregister-node"}  # of nodes without a key
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer", b"host"}
 LARGEST = 256 * 2**20  # bytes of one request: a message's parts are far smaller
@@ -35,9 +41,13 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Filter:
-    """An ASGI application: requests to a few paths go on to SuperLink, all others are refused."""
+    """An ASGI application: requests to a few paths go on to SuperLink, all others are refused.
 
-    def __init__(self, upstream: str, ca: Path | None) -> None:
+    keys   of the sites: whoever names no other is not heard. That the key is really theirs, SuperLink checks.
+    """
+
+    def __init__(self, upstream: str, ca: Path | None, keys: Iterable[bytes] = ()) -> None:
+        self.keys = {b64encode(key) for key in keys}
         self.passed = PASSED if ca is not None else PASSED | REGISTRATION
         verify = ssl.create_default_context(cafile=str(ca)) if ca is not None else False
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
@@ -49,6 +59,9 @@ class Filter:
         if scope["method"] != "POST" or scope["path"] not in self.passed:
             await _respond(send, 403, [], b"not for sites\n")
             return
+        if self.keys and dict(scope["headers"]).get(KEY) not in self.keys:
+            await _respond(send, 401, [], b"no key of a site\n")
+            return
         body = bytearray()
         while True:
             event = await receive()
@@ -58,6 +71,9 @@ class Filter:
                 return
             if not event.get("more_body"):
                 break
+        if scope["path"] == PUSH and not _in_its_own_name(bytes(body)):
+            await _respond(send, 403, [], b"an answer in another's name\n")
+            return
         headers = [(k, v) for k, v in scope["headers"] if k.lower() not in HOP_BY_HOP]
         try:
             response = await self.client.post(scope["path"], content=bytes(body), headers=headers)
@@ -66,6 +82,17 @@ class Filter:
             return
         kept = [(k, v) for k, v in response.headers.raw if k.lower() in (b"content-type",)]
         await _respond(send, response.status_code, kept, response.content)
+
+
+def _in_its_own_name(body: bytes) -> bool:
+    """Whether a site's messages are answers of its own. SuperLink checks that the request is signed by the key of its
+    node, but would take messages inside it from any other node, and instructions to other sites."""
+    try:
+        request = PushMessagesRequest.FromString(body)
+    except DecodeError:
+        return False
+    about = [message.metadata for message in request.messages_list]
+    return bool(about) and all(one.src_node_id == request.node.node_id and one.reply_to_message_id for one in about)
 
 
 async def _respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

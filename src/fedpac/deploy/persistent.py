@@ -37,19 +37,26 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    inflate_object_from_contents,
+    pull_objects,
+    push_objects,
+)
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
-from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedpac.deploy.certs import read_private_key
 from fedpac.deploy.desk import Desk
+from fedpac.deploy.superlink import patient
+from fedpac.engines.flower.engine import pause_after
 from fedpac.errors import MessageError, RunError
 
-HEARTBEAT = 15  # seconds: a site that was killed may come back after two of them, and a busy one is not taken for dead
-SOON, SELDOM = 0.05, 0.5  # seconds between two looks for a message: after one has come, and when none does
+HEARTBEAT = 10  # seconds, Flower's least: a site that was killed may come back after two of them
+SOON = 0.05  # seconds between two looks for what has been announced
 LINGER = 5.0  # seconds after the last answer: Flower drops the answer of a node that has gone before it is read
 PAUSE = 2.0  # seconds before another try to connect
 REFUSED = 90.0  # seconds of being refused: a site that was killed is let in again before that
@@ -68,6 +75,10 @@ class _RefusedError(Exception):
     """The server does not let this site in; it may yet."""
 
 
+class _ForgottenError(Exception):
+    """The server no longer knows the node that it let in: SuperLink was started again."""
+
+
 def stay(door: Door, desk: Desk, say: Callable[[str], None], *, once: bool = True, patience: float = REFUSED) -> None:
     """Connect, answer, connect again when the server was away; with `once`, until a federation is finished."""
     heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT  # type: ignore[attr-defined]
@@ -79,6 +90,8 @@ def stay(door: Door, desk: Desk, say: Callable[[str], None], *, once: bool = Tru
                 say(f"connected to {door.address} as '{desk.name}'")
                 refused, away = None, False
                 fleet.serve(desk, once)
+        except _ForgottenError:
+            say(f"{door.address} was started again; connecting anew")
         except _RefusedError as error:
             refused = refused or time.monotonic()
             if time.monotonic() - refused > patience:
@@ -106,7 +119,10 @@ def _give_up_if_hopeless(door: Door, error: httpx.HTTPError) -> None:
         spoken = "plain text" if door.ca is None else "TLS"
         raise RunError(f"the server at {door.address} does not speak {spoken} ({error})") from None
     if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403, 404):
-        raise RunError(f"the server at {door.address} refuses this site: {error.response.text or error}") from None
+        raise RunError(
+            f"the server at {door.address} refuses this site: {error.response.text or error}. If the key is the right "
+            "one, compare the clocks of both machines"
+        ) from None
 
 
 @contextmanager
@@ -153,25 +169,31 @@ class Fleet:
     node: Node
 
     def serve(self, desk: Desk, once: bool) -> None:
-        pause, heard = SOON, time.monotonic()
+        heard = time.monotonic()
         while not (once and desk.finished and time.monotonic() - heard > LINGER):
-            if self._answer_one(desk):
-                pause, heard = SOON, time.monotonic()
-            else:
-                time.sleep(pause)
-                pause = min(1.5 * pause, SELDOM)
+            try:
+                if self._answer_one(desk):
+                    heard = time.monotonic()
+                else:
+                    time.sleep(pause_after(time.monotonic() - heard))
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code == 401:
+                    raise _ForgottenError from None
+                raise
 
     def _answer_one(self, desk: Desk) -> bool:
         got = self.client.PullMessages(PullMessagesRequest(node=self.node))
         if not got.messages_list:
             return False
-        message = self._fetch(message_from_proto(got.messages_list[0]), got.message_object_trees[0])
-        start = time.monotonic()
         try:
-            reply = Message(desk.answer(message.content), reply_to=message)
-        except MessageError as error:  # what came is not ours
-            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)
-        self._send(reply, time.monotonic() - start)
+            message = self._fetch(message_from_proto(got.messages_list[0]), got.message_object_trees[0])
+            start = time.monotonic()
+            self._send(_reply(desk, message), time.monotonic() - start)
+        except (ObjectPullError, ObjectPushError):
+            pass  # the server no longer wants to know
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == 401 or error.response.status_code >= 500:
+                raise
         return True
 
     def _fetch(self, envelope: Message, tree: Any) -> Message:
@@ -206,10 +228,15 @@ class Fleet:
             push_objects(parts, push_object_fn=push, object_ids_to_push=set(pushed.objects_to_push))
 
     def _patient(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """A call that is tried again for a while: an answer that took minutes must not be lost for a dropped packet."""
-        invoker = make_simple_http_retry_invoker()
-        invoker.max_time = 60.0
-        return functools.partial(invoker.invoke, call)
+        """An answer that took minutes must not be lost for a dropped packet."""
+        return functools.partial(patient(60.0).invoke, call)
+
+
+def _reply(desk: Desk, message: Message) -> Message:
+    try:
+        return Message(desk.answer(message.content), reply_to=message)
+    except MessageError as error:  # what came is not ours
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)
 
 
 def _emptied(message: Message) -> Message:

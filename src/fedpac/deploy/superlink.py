@@ -9,19 +9,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import tomli_w
 from flwr.cli.build import build_fab_from_files
-from flwr.common.constant import Status
-from flwr.common.serde import fab_to_proto
-from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
+from flwr.common.constant import SubStatus
+from flwr.common.serde import fab_to_proto, run_from_proto
+from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
+from flwr.serverapp import Grid
+from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.retry import RetryInvoker, exponential
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
 
 from fedpac.deploy.certs import make_certificates
 from fedpac.engines.lifeline import Parent, end_with_parent
@@ -29,7 +41,20 @@ from fedpac.errors import ConfigError, RunError
 from fedpac.files import explained
 
 START = 60.0  # seconds that SuperLink has to come up
+LOST = 3.0  # seconds without an answer, after which SuperLink is taken for dead
+# what a stock SuperNode runs; a persistent site and this server do not
 APP = "from fedpac.deploy.apps import client_app, server_app\n\n__all__ = ['client_app', 'server_app']\n"
+PROJECT = {
+    "project": {"name": "fedpac-app", "version": "1.0.0", "license": "Apache-2.0", "dependencies": []},
+    "tool": {
+        "flwr": {
+            "app": {
+                "publisher": "fedpac",
+                "components": {"serverapp": "fedpac_app:server_app", "clientapp": "fedpac_app:client_app"},
+            }
+        }
+    },
+}
 
 
 def free_port() -> int:
@@ -41,7 +66,9 @@ def free_port() -> int:
 
 def flower_environment(home: Path) -> dict[str, str]:
     """No telemetry, no look for updates, no waiting, and Flower's files in our folder."""
+    programs = str(Path(sys.executable).parent)  # which start each other by name
     return os.environ | {
+        "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)]),
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -118,7 +145,7 @@ class SuperLink:
     def start(self) -> None:
         certificates = self.certificates
         command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--database", str(self.folder / "state.db"), "--disable-runtime-dependency-installation"]
+        command += ["--isolation", "process", "--disable-runtime-dependency-installation"]  # the ServerApp is here
         if certificates is None:
             command.append("--insecure")
         else:
@@ -141,9 +168,8 @@ class SuperLink:
     @contextmanager
     def control(self) -> Iterator[ControlHttpClient]:
         """SuperLink's control API, which nobody but this machine can reach."""
-        ca = self.ca.read_bytes() if self.ca is not None else None
         version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
-        client = ControlHttpClient.from_server_address(self.address, ca is None, ca, [version])
+        client = ControlHttpClient.from_server_address(self.address, self.ca is None, self._ca_bytes(), [version])
         try:
             yield client
         finally:
@@ -161,24 +187,63 @@ class SuperLink:
                             f"the key of site '{name}' cannot be registered: {error.response.text}"
                         ) from None
 
-    def submit(self, settings: Mapping[str, Any]) -> int:
-        """Start a run, as `flwr run` does; gives back its number."""
-        files = {"pyproject.toml": tomli_w.dumps(_project(settings)).encode(), "fedpac_app.py": APP.encode()}
+    @contextmanager
+    def run(self) -> Iterator[Grid]:
+        """A new run, submitted as `flwr run` does; this process takes the place of its ServerApp."""
+        self._submit()
+        grid = HttpGrid(self.address, self.ca is None, self._ca_bytes(), token=self._take_task())
+        grid._retry_invoker = patient(LOST)
+        runtime = grid._runtime_client
+        given = runtime.PullTaskInput(PullTaskInputRequest())
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = (
+            given.task_id, given.run.run_id, given.context.node_id,
+        )  # fmt: skip
+        grid.set_run(run_from_proto(given.run))
+        alive = HeartbeatSender(lambda: _beat(runtime))
+        alive.start()
+        how = SubStatus.FAILED
+        try:
+            yield grid
+            how = SubStatus.COMPLETED
+        finally:
+            alive.stop()
+            with suppress(httpx.HTTPError):
+                runtime.PushTaskOutput(PushTaskOutputRequest(sub_status=how))
+            grid.close()
+
+    def _submit(self) -> None:
+        files = {"pyproject.toml": tomli_w.dumps(PROJECT).encode(), "fedpac_app.py": APP.encode()}
         fab, _ = build_fab_from_files(files)
         with self.control() as control:
-            proto = fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {}))
-            return int(control.StartRun(StartRunRequest(fab=proto)).run_id)
+            control.StartRun(StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {}))))
 
-    def ended(self, run: int) -> str | None:
-        """How the run ended; None while it goes on."""
-        with self.control() as control:
-            status = control.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
-        return f"{status.sub_status}: {status.details}" if status.status == Status.FINISHED else None
+    def _take_task(self) -> str:
+        """The token of the run's ServerApp."""
+        version = RuntimeVersionHttpInterceptor(component_name="SuperExec")
+        client = RuntimeHttpClient.from_server_address(self.address, self.ca is None, self._ca_bytes(), [version])
+        with client as runtime:
+            begun = time.monotonic()
+            while time.monotonic() - begun < START:
+                if token := runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token:
+                    return str(token)
+                time.sleep(0.05)
+        raise RunError(f"SuperLink did not take the run; see {self.folder / 'superlink.log'}")
+
+    def _ca_bytes(self) -> bytes | None:
+        return self.ca.read_bytes() if self.ca is not None else None
 
 
-def _project(settings: Mapping[str, Any]) -> dict[str, Any]:
-    components = {"serverapp": "fedpac_app:server_app", "clientapp": "fedpac_app:client_app"}
-    return {
-        "project": {"name": "fedpac-app", "version": "1.0.0", "license": "Apache-2.0", "dependencies": []},
-        "tool": {"flwr": {"app": {"publisher": "fedpac", "components": components, "config": dict(settings)}}},
-    }
+def _beat(runtime: RuntimeHttpClient) -> bool:
+    with suppress(httpx.HTTPError):
+        return bool(runtime.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
+    return False
+
+
+def patient(seconds: float) -> RetryInvoker:
+    """Tries a call again for a while, if it did not get through or the other end has trouble."""
+
+    def refused(error: Exception) -> bool:
+        return isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500
+
+    retried = (httpx.TransportError, httpx.HTTPStatusError)
+    return RetryInvoker(lambda: exponential(base_delay=0.2, max_delay=5), retried, None, seconds, should_giveup=refused)

@@ -3,37 +3,56 @@
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from fedpac.callbacks import Callbacks
 from fedpac.config import Config
 from fedpac.data.scenario import build
 from fedpac.deploy.certs import make_certificates
+from fedpac.deploy.conductor import Plan, federation_id
+from fedpac.deploy.desk import folder_of
 from fedpac.deploy.serving import Service
 from fedpac.deploy.superlink import end, flower_environment, free_port, start
+from fedpac.engines.store import FolderStore
 from fedpac.privacy import KEY
+from fedpac.runs.checkpoint import write_checkpoint
+from fedpac.runs.execute import fingerprint, saved_state
+from fedpac.runs.folder import CHECKPOINT, RunStore
 
 
-def run_trial(config: Config, out: Path, data_dir: Path | None, say: Callable[[str], None]) -> None:
-    """The config's run with all its clients as sites here. Their states and models are in the run's folder."""
+def run_trial(
+    config: Config, out: Path, data_dir: Path | None, say: Callable[[str], None], callbacks: Callbacks | None = None
+) -> None:
+    """The config's run with all its clients as sites here. Their states and models are in a folder beside the run's."""
     clients = len(build(config.data, config.run.seed, data_dir).clients)
+    sites = [f"client-{i}" for i in range(clients)]
+    state = out.parent / f"{out.name}-sites"
     with tempfile.TemporaryDirectory(prefix="fedpac-") as scratch, ExitStack() as stack:
         folder = Path(scratch)
-        sites = [f"client-{i}" for i in range(clients)]
         certificates = folder / "certs"
         make_certificates(certificates, ["localhost"], sites)
         stated = folder / "config.toml"
         stated.write_text(config.to_toml())
         service = stack.enter_context(Service(folder / "server", "127.0.0.1", free_port(), certificates, sites))
-        state = out.parent / f"{out.name}-sites"
         key = ("--ckks", str(state / KEY)) if config.privacy.encryption == "ckks" else ()  # the first site makes it
         for site in sites:
             stack.enter_context(
                 simulated_site(service.gate.address, site, certificates, state / site, stated, data_dir, folder, *key)
             )
-        settings = {"config": str(stated), "data-dir": str(data_dir.absolute()) if data_dir else ""}
-        service.carry_out(settings, out, say)
+        service.carry_out(Plan(config, out, data_dir=data_dir), say, callbacks)
+    _bring_home(config, out, state, sites)
+
+
+def _bring_home(config: Config, out: Path, state: Path, sites: list[str]) -> None:
+    """The sites of a trial are simulated: their states go into the checkpoint, from where other commands take them."""
+    saved = saved_state(RunStore(out), config)
+    assert saved is not None, "a run that has ended has a checkpoint"
+    folders = [FolderStore(folder_of(state / site, federation_id(out))) for site in sites]
+    states = {client: store.newest(client) for client, store in enumerate(folders)}
+    states = {client: kept for client, kept in states.items() if kept}
+    write_checkpoint(out / CHECKPOINT, fingerprint(config), saved.round, saved.server, states)
 
 
 @contextmanager
@@ -46,9 +65,13 @@ def simulated_site(
     data_dir: Path | None,
     folder: Path,
     *more: str,
+    before: Sequence[str] = (),
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """`fedpac join` with one client of a scenario as its data, until the context ends."""
-    command = [sys.executable, "-m", "fedpac.cli", "join", address, "--name", site, "--state", str(state)]
+    """`fedpac join` with one client of a scenario as its data, until the context ends.
+
+    before   a command that starts others, such as `ip netns exec`
+    """
+    command = [*before, sys.executable, "-m", "fedpac", "join", address, "--name", site, "--state", str(state)]
     command += ["--ca", str(certificates / "ca.crt"), "--key", str(certificates / "sites" / f"{site}.key")]
     command += ["--simulated", str(config), *more]
     if data_dir is not None:

@@ -74,23 +74,34 @@ class FolderStore(StateStore):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def before(self, client: int, round: int) -> State:
-        rounds = self._rounds(client)
-        earlier = [kept for kept in rounds if kept < round]
-        if rounds and not earlier and len(rounds) >= self.KEPT:
-            raise RunError(
-                f"{self.folder}: client {client} is asked for round {round}, but has gone on to round {rounds[-1]} and "
-                f"only knows what it knew in round {rounds[0]}: the server must go on from a later checkpoint"
-            )
+        earlier = self._up_to(client, round - 1)
         return self._read(client, earlier[-1]) if earlier else {}
 
     def newest(self, client: int) -> State:
         rounds = self._rounds(client)
         return self._read(client, rounds[-1]) if rounds else {}
 
-    def save(self, client: int, round: int, state: State) -> None:
+    def rewind(self, client: int, round: int) -> None:
+        """Forget what was learned after this round: the server never heard of it, or has taken it back."""
+        known = self._up_to(client, round)
         with explained(self.folder):
-            for later in [kept for kept in self._rounds(client) if kept > round]:
-                self._path(client, later).unlink(missing_ok=True)  # of rounds that the server has taken back
+            for later in set(self._rounds(client)).difference(known):
+                self._path(client, later).unlink(missing_ok=True)
+
+    def _up_to(self, client: int, round: int) -> list[int]:
+        """The kept rounds up to this one; an error if the client has gone on for longer than it remembers."""
+        rounds = self._rounds(client)
+        known = [kept for kept in rounds if kept <= round]
+        if len(rounds) >= self.KEPT and not known:
+            raise RunError(
+                f"{self.folder}: client {client} is to go on from round {round}, but has gone on to round {rounds[-1]} "
+                f"and only knows what it knew in round {rounds[0]}: the server must go on from a later checkpoint"
+            )
+        return known
+
+    def save(self, client: int, round: int, state: State) -> None:
+        self.rewind(client, round)
+        with explained(self.folder):
             write_atomically(self._path(client, round), Message(**state).to_bytes(), mode=0o600)
             for old in self._rounds(client)[: -self.KEPT]:
                 self._path(client, old).unlink(missing_ok=True)

@@ -139,7 +139,7 @@ class RunStore:
             raise RunError(
                 f"{self.path} already holds a run: continue it with 'fedpac resume {self.path}' or choose another"
             )
-        ours = {LOCK, ".federation", ".error", "clients.csv", *TABLES}  # left by a start that was interrupted
+        ours = {LOCK, ".federation", "clients.csv", *TABLES}  # left by a start that was interrupted
         with self._explained():
             names = {path.name for path in self.path.iterdir()} - {path.name for path in self.path.glob(".*.tmp")}
             if names - ours:

@@ -3,22 +3,23 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import Message as Envelope
 from flwr.serverapp import Grid
 
 from fedpac.engines.base import Engine
-from fedpac.engines.flower.wire import Answer, Request, Spec, outcome_of, pack, unpack
+from fedpac.engines.flower.wire import Answer, Errand, Request, Spec, outcome_of, pack, unpack
 from fedpac.engines.site import Failure, Job, Outcome
 from fedpac.errors import MessageError
 from fedpac.message import Message
 from fedpac.methods.base import Method
-from fedpac.task import Task
+from fedpac.task import State, Task
 
-GLANCE = 0.05  # seconds between two looks for answers, and ten times that when nothing comes for long
+GLANCE, LONGEST = 0.05, 0.5  # seconds between two looks for answers: at first, and when nothing comes for long
 PRESENCE = 1.0  # seconds between two looks at who is there
 AGAIN = 10.0  # seconds until a site that could not say hello is asked again
+SILENCE, REMINDER = 2.0, 60.0  # seconds of waiting for sites until that is said, and said again
 GRACE = 60.0  # seconds that an answer may still be on its way when its deadline has passed
 
 Say = Callable[[str], None]
@@ -37,15 +38,16 @@ class Introduced:
 class SiteDirectory:
     """Who is there. A node counts once it has answered hello with the name that belongs to its key.
 
-    keys    public key -> client, as registered; None where nodes have no keys: the first that comes with a name has it
+    keys    public key -> site, as registered; None where nodes have no keys: the first that comes with a name has it
     """
 
-    def __init__(self, grid: Grid, spec: Spec, keys: Mapping[bytes, int] | None, say: Say) -> None:
+    def __init__(self, grid: Grid, spec: Spec, keys: Mapping[bytes, str] | None, say: Say) -> None:
         self.grid = grid
         self.spec = spec
         self.keys = keys
         self.say = say
         self.here: dict[int, Introduced] = {}  # client -> site
+        self.seen: dict[int, Introduced] = {}  # the same, with those who have gone
         self.asked: dict[int, str] = {}  # node -> the hello it has not answered
         self.later: dict[int, float] = {}  # node -> when to ask again
         self.looked = 0.0
@@ -71,6 +73,12 @@ class SiteDirectory:
         if client in self.here:
             self.say(f"{self.name(client)} {why}")
             self._greet(self.here.pop(client).node)
+
+    def rows(self, known: Sequence[Mapping[str, Any]] = ()) -> list[tuple[Any, ...]]:
+        """Of a run's clients.csv: who holds how many samples, as far as this or an earlier table knows."""
+        sizes = {int(row["client"]): (row["train"], row["test"]) for row in known}
+        sizes |= {client: (site.train, site.test) for client, site in self.seen.items()}
+        return [(client, name, "", *sizes.get(client, (0, 0))) for client, name in enumerate(self.spec.sites)]
 
     def name(self, client: int) -> str:
         return f"site '{self.spec.sites[client]}'"
@@ -107,13 +115,18 @@ class SiteDirectory:
         client = self.spec.sites.index(answer.site)
         if self.keys is not None:
             key = next((bytes(n.public_key) for n in self.grid.get_nodes() if n.node_id == node), b"")
-            if self.keys.get(key) != client:
+            if self.keys.get(key) != answer.site:
                 return f"is refused: its key is not that of '{answer.site}'"
         if client in self.here and self.here[client].node != node:
             return f"is refused: '{answer.site}' is here already"
-        self.here[client] = Introduced(client, node, answer.train, answer.test)
+        self.here[client] = self.seen[client] = Introduced(client, node, answer.train, answer.test)
         self.say(f"{self.name(client)} is here, {len(self.here)} of {len(self.spec.sites)}")
         return None
+
+
+def pause_after(silence: float) -> float:
+    """Seconds until the next look, when nothing has come for so long."""
+    return min(max(GLANCE, silence / 10), LONGEST)
 
 
 def envelope(node: int, content: Any, lifetime: float | None = None) -> Envelope:
@@ -125,6 +138,9 @@ class FlowerEngine(Engine):
 
     needed     sites without which no round begins; it waits for them as long as it takes
     patience   seconds that all the others have to come before the first round
+
+    A site keeps its state of the last two rounds. Each request says which round of its own counted last, so that a
+    site whose answer was lost goes on from what the server knows of, and nothing is learned twice.
     """
 
     def __init__(
@@ -136,25 +152,55 @@ class FlowerEngine(Engine):
         self.deadline = deadline
         self.needed = needed
         self.patience = patience
+        self.counted: dict[int, int | None] = {}  # client -> the last round in which its answer came, if known
+        self.before: dict[int, int | None] = {}  # the same, before that round
+
+    def snapshot(self) -> Mapping[int, State]:
+        return {client: {"counted": float(round)} for client, round in self.counted.items() if round is not None}
+
+    def restore(self, states: Mapping[int, State]) -> None:
+        """What a snapshot says; that of a trial which has ended holds the clients' own states instead."""
+        given = {client: cast("float | None", state.get("counted")) for client, state in states.items()}
+        self.counted = {client: None if round is None else int(round) for client, round in given.items()}
+
+    def forget(self, round: int) -> None:
+        for client in [client for client, last in self.counted.items() if last == round]:
+            self.counted[client] = self.before.get(client, 0)
 
     def available(self) -> Sequence[int]:
-        start, said = time.monotonic(), False
+        return self.wait_for(self.needed)
+
+    def wait_for(self, needed: int) -> Sequence[int]:
+        """Who is here, once so many are; all others are waited for as long as there is patience."""
+        start, said = time.monotonic(), 0
         while True:
             self.directory.look()
             here = sorted(self.directory.here)
             if self.listener is not None:
                 self.listener.present(here)
-            late = time.monotonic() - start > self.patience
-            if len(here) == self.task.clients or (len(here) >= self.needed and late):
+            waited = time.monotonic() - start
+            if len(here) == self.task.clients or (len(here) >= needed and waited > self.patience):
                 self.patience = 0.0
                 return here
-            if late and not said:
-                said = True
-                self.directory.say(f"waiting for sites: {len(here)} are here, {self.needed} are needed")
-            time.sleep(10 * GLANCE)
+            if waited > SILENCE + said * REMINDER:
+                said += 1
+                self.directory.say(f"waiting for {self._missing()}: {len(here)} of {self.task.clients} sites are here")
+            time.sleep(pause_after(waited))
+
+    def _missing(self) -> str:
+        names = [name for i, name in enumerate(self.spec.sites) if i not in self.directory.here]
+        return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
     def run(self, jobs: Sequence[Job]) -> Iterable[Outcome]:
-        return self.ask([(Request(kind=j.kind, client=j.client, round=j.round, spec=self.spec), j.down) for j in jobs])
+        learning = {job.client for job in jobs if job.learns}
+        for outcome in self.ask([(self.request(job.kind, job.client, job.round), job.down) for job in jobs]):
+            if outcome.error is None and outcome.client in learning:
+                self.before[outcome.client] = self.counted.get(outcome.client, 0)
+                self.counted[outcome.client] = jobs[0].round
+            yield outcome
+
+    def request(self, kind: Errand, client: int, round: int) -> Request:
+        return Request(kind=kind, client=client, round=round, since=self.counted.get(client, 0), spec=self.spec)
 
     @property
     def spec(self) -> Spec:
@@ -178,20 +224,17 @@ class FlowerEngine(Engine):
                 waiting[pushed[place]] = (request, node)
             else:
                 yield self._failed(request, "lost", "cannot be reached")
-        start, pause = time.monotonic(), GLANCE
+        start = heard = time.monotonic()
         while waiting:
-            came = False
             for reply in self.grid.pull_messages(list(waiting)):
                 expected = waiting.pop(reply.metadata.reply_to_message_id, None)  # a second answer finds nobody waiting
                 if expected is not None:
-                    came = True
+                    heard = time.monotonic()
                     yield self._read(*expected, reply)
-            late = time.monotonic() - start
-            if waiting and self.deadline is not None and late >= self.deadline:
+            if self.deadline is not None and time.monotonic() - start >= self.deadline:
                 break
-            pause = GLANCE if came else min(1.5 * pause, 10 * GLANCE)
             if waiting:
-                time.sleep(pause)
+                time.sleep(pause_after(time.monotonic() - heard))
         for request, _ in waiting.values():
             yield self._failed(request, "deadline", f"did not answer within {self.deadline:g} s")
 

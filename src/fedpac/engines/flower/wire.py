@@ -48,6 +48,7 @@ class Request(BaseModel):
     kind: Errand
     client: int
     round: int
+    since: Annotated[int, Field(ge=0)] | None = None  # the last round in which this client's answer counted, if known
     spec: Spec
 
 

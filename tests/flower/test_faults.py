@@ -1,0 +1,253 @@
+"""What goes wrong in a federation of real processes: the round goes on, nothing is lost and nothing counted twice."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from processes import Federation, alive, end_later, rounds_in, until
+
+from fedpac.config import changed, make_config
+from fedpac.runs.execute import run
+from small_run import small
+
+LONG = 120.0  # seconds: the machine that the tests run on may be busy
+SAME = ("metrics.csv", "weights.csv")
+HERE = Path(__file__).parent
+
+
+def config_of(rounds, method="scaffold", **more):
+    return small(rounds, method, run__evaluate_every=1, **more)
+
+
+class Trial:
+    """A federation of four sites, a run of it in a thread, and what was said."""
+
+    def __init__(self, folder, stack, config, registered=4, host="127.0.0.1", **settings):
+        self.made = Federation(folder, registered, host)
+        self.config, self.out, self.stack = config, folder / "run", stack
+        self.data = folder / "data.toml"
+        self.data.write_text(config.to_toml())
+        stack.enter_context(self.made.service)
+        pool = stack.enter_context(end_later(ThreadPoolExecutor(1)))
+        self.result = pool.submit(self.made.run, config, self.out, self.said.append, **settings)
+
+    @property
+    def said(self):
+        return self.made.said
+
+    def join(self, *clients):
+        return [self.stack.enter_context(self.made.join(client, self.data)) for client in clients]
+
+    def odd(self, behaviour, client):
+        return self.stack.enter_context(self.made.odd(behaviour, client, self.data))
+
+    def heard(self, text):
+        return any(text in line for line in self.said)
+
+    def until_heard(self, text):
+        until(lambda: self.heard(text) or self.result.done(), LONG, f"'{text}' among {self.said}")
+        assert self.heard(text), self.said
+
+    def until_round(self, number):
+        until(lambda: rounds_in(self.out) >= number or self.result.done(), LONG, f"round {number}: {self.said}")
+
+    def finish(self):
+        self.result.result(LONG)
+        rows = self.rows()
+        assert len(rows) == len(set(rows)), "a result was counted twice"
+        return self
+
+    def rows(self, of=None):
+        lines = [line.split(",") for line in (self.out / "metrics.csv").read_text().splitlines()[1:]]
+        rows = [(int(line[0]), int(line[1]), line[2]) for line in lines]
+        return [row for row in rows if of is None or row[1] == of]
+
+    def failures(self):
+        path = self.out / "failures.csv"
+        return {tuple(line.split(",")[1:3]) for line in path.read_text().splitlines()[1:]} if path.exists() else set()
+
+    def same_as_serial(self):
+        values = self.config.model_dump(exclude_none=True)
+        run(make_config(changed(values, "run.engine", "serial")), self.made.folder / "serial")
+        for name in SAME:
+            assert (self.out / name).read_bytes() == (self.made.folder / "serial" / name).read_bytes(), name
+
+
+@pytest.fixture
+def trial(tmp_path):
+    with ExitStack() as stack:
+        yield lambda config, **settings: Trial(tmp_path / "federation", stack, config, **settings)
+
+
+def test_a_site_killed_in_mid_round_costs_its_own_answer(trial):
+    here = trial(config_of(4, run__min_replies=3, run__deadline=4.0))
+    here.join(0, 1, 2)
+    silent = here.odd("silent", 3)
+    until(lambda: "silent" in silent.log.read_text(), LONG, "the round has begun at the last site")
+    silent.send_signal(signal.SIGKILL)
+    here.finish()
+    assert here.heard("site 'client-3' did not answer within 4 s")
+    assert ("3", "deadline") in here.failures()
+    assert len(here.rows(0)) == 8
+    assert not here.rows(3)
+
+
+@pytest.mark.slow
+def test_a_killed_site_without_a_deadline_is_missed_by_its_heartbeat(trial):
+    here = trial(config_of(3, run__min_replies=3))
+    here.join(0, 1, 2)
+    silent = here.odd("silent", 3)
+    until(lambda: "silent" in silent.log.read_text(), LONG, "the round has begun at the last site")
+    begun = time.monotonic()
+    silent.send_signal(signal.SIGKILL)
+    here.until_round(1)
+    assert time.monotonic() - begun < 40  # two heartbeats, and what a busy machine takes
+    here.finish()
+    assert ("3", "lost") in here.failures()
+
+
+@pytest.mark.slow
+def test_a_site_that_never_answers_is_left_alone(trial):
+    here = trial(config_of(3, run__min_replies=3, run__deadline=4.0))
+    here.join(0, 1, 2)
+    silent = here.odd("silent", 3)
+    here.finish()
+    assert silent.poll() is None, "it was there all the time"
+    assert ("3", "deadline") in here.failures()
+    assert len(here.rows(0)) == 6
+
+
+@pytest.mark.slow
+def test_a_second_answer_and_anothers_name_do_not_count(trial):
+    here = trial(config_of(3, run__min_replies=3), registered=5, patience=15.0)
+    here.join(0, 1, 3)
+    twin, crook = here.odd("twin", 2), here.odd("crook", 4)
+    here.finish().same_as_serial()
+    assert "sent twice" in twin.log.read_text()
+    assert here.heard("is refused: its key is not that of 'client-1'")
+    assert crook.poll() is None
+
+
+@pytest.mark.slow
+def test_a_late_site_takes_part_from_then_on(trial):
+    here = trial(config_of(60, "fedavg", run__min_replies=3), patience=1.0)
+    here.join(0, 1, 2)
+    here.until_round(2)
+    here.join(3)
+    here.until_heard("site 'client-3' is here, 4 of 4")
+    here.finish()
+    assert {row[0] for row in here.rows(3)} == set(range(min(row[0] for row in here.rows(3)), 61))
+
+
+@pytest.mark.slow
+def test_a_site_comes_back_with_its_state(trial, tmp_path):
+    here = trial(config_of(400, run__min_replies=3, run__deadline=20.0))
+    *_, last = here.join(0, 1, 2, 3)
+    here.until_round(3)
+    last.send_signal(signal.SIGKILL)
+    here.until_heard("site 'client-3' ")
+    (back,) = here.join(3)
+    until(lambda: here.said.count("site 'client-3' is here, 4 of 4") == 2, LONG, "it is back")
+    left = max(row[0] for row in here.rows(3))
+    until(lambda: max(row[0] for row in here.rows(3)) > left, LONG, "it takes part again")
+    assert "refused so far" in back.log.read_text()
+    back.send_signal(signal.SIGTERM)  # politely: the server is told, and it may come back at once
+    assert back.wait(LONG) == 130
+    (again,) = here.join(3)
+    until(lambda: here.said.count("site 'client-3' is here, 4 of 4") == 3, LONG, "it is back again")
+    assert "refused so far" not in again.log.read_text().split("connected")[-1]
+    folder = next((tmp_path / "federation" / "state" / "client-3").iterdir())
+    assert len(list(folder.glob("client-3-round-*"))) == 2
+
+
+@pytest.mark.slow
+def test_too_few_sites_are_waited_for(trial):
+    here = trial(config_of(2))
+    here.join(0, 1, 2)
+    here.until_heard("waiting for client-3: 3 of 4 sites are here")
+    assert not rounds_in(here.out)
+    here.join(3)
+    here.finish().same_as_serial()
+
+
+@pytest.mark.slow
+def test_a_killed_superlink_is_started_again(trial):
+    here = trial(config_of(30))
+    here.join(0, 1, 2, 3)
+    here.until_round(3)
+    os.kill(here.made.service.link.process.pid, signal.SIGKILL)
+    here.until_heard("the run goes on from its checkpoint")
+    here.finish().same_as_serial()
+
+
+@pytest.mark.slow
+def test_a_site_with_broken_data_says_so(trial):
+    here = trial(config_of(2, run__min_replies=3), patience=10.0)
+    here.join(0, 1, 2)
+    here.stack.enter_context(here.made.join(3, here.made.folder / "nothing.toml", "--stay"))
+    broken = here.made.folder / "state" / "client-3"
+    here.finish()
+    assert not here.rows(3)
+    assert not broken.exists() or not list(broken.glob("*/model*"))
+
+
+@pytest.mark.slow
+def test_a_site_whose_disk_is_full_says_so(trial):
+    here = trial(config_of(3, run__min_replies=3))
+    here.join(0, 1, 2)
+    state = here.made.folder / "state" / "client-3"
+    state.mkdir(parents=True)
+    tiny = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size=20k none {state} && exec "$@"', "sh"]
+    if subprocess.run([*tiny, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    here.stack.enter_context(here.made.join(3, here.data, before=tiny))
+    here.finish()
+    reasons = (here.out / "failures.csv").read_text()
+    assert "No space left on device" in reasons or here.heard("No space left on device")
+    assert len(here.rows(0)) == 6
+
+
+@pytest.mark.slow
+def test_a_network_cut_for_a_minute_is_survived(tmp_path):
+    done = subprocess.run(
+        ["unshare", "-rn", sys.executable, HERE / "cut_network.py", tmp_path],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    if "not permitted" in done.stderr:
+        pytest.skip("no network namespace can be made here")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_is_left_of_a_trial_that_is_killed(tmp_path):
+    command = [sys.executable, "-m", "fedpac", "run", "--engine", "flower", "--out", str(tmp_path / "run")]
+    config = tmp_path / "config.toml"
+    config.write_text(config_of(2000, "fedavg", data__clients=2).to_toml())
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen([*command, str(config)], stdout=log, stderr=log)
+    until(lambda: rounds_in(tmp_path / "run") >= 1, LONG, "the first round")
+    family = descendants(process.pid)
+    assert len(family) >= 3, "SuperLink and two sites"
+    process.kill()
+    process.wait()
+    until(lambda: not any(alive(one) for one in family), LONG, "all processes have ended")
+
+
+def descendants(process):
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(entry.parent.name))
+    found, new = [], [process]
+    while new:
+        new = [child for parent in new for child in parents.get(parent, [])]
+        found += new
+    return found
