@@ -8,7 +8,7 @@ from processes import Federation
 from small_run import small
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def federation(tmp_path_factory):
     """TLS, keys, and four sites that stay; tests that use it are in the xdist group 'federation', so there is one."""
     made = Federation(tmp_path_factory.mktemp("federation"))

@@ -25,7 +25,8 @@ def over_the_wire(content):
 
 
 class MemoryGrid:
-    """Answers at once. `faults` maps a node to what becomes of its answers: 'silent', 'lost', 'twice' or a function."""
+    """Answers at once. `faults` maps a node to what becomes of its answers: 'silent', 'lost' (never asked), 'swallowed'
+    (given, but never heard), 'twice' or a function."""
 
     def __init__(self, desks):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as Flower sets them in a ServerApp
@@ -52,7 +53,9 @@ class MemoryGrid:
 
     def _answers(self, node, message, name):
         fault = self.faults.get(node)
-        if fault == "lost":
+        if fault == "swallowed":
+            self.desks[node].answer(over_the_wire(message.content))
+        if fault in ("lost", "swallowed"):
             reply = Message(Error(5, "Node Unavailable"), reply_to=message)
         else:
             content = over_the_wire(self.desks[node].answer(over_the_wire(message.content)))

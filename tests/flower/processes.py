@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -115,6 +116,11 @@ def until(condition, patience, what):
     while not condition():
         assert time.monotonic() - begun < patience, f"not within {patience} s: {what}"
         time.sleep(0.1)
+
+
+def listening(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def rounds_in(folder):

@@ -7,6 +7,7 @@ from fedpac.data.scenario import build
 from fedpac.engines.flower.engine import FlowerEngine
 from fedpac.engines.flower.wire import CHUNK, Answer, Request, pack, unpack
 from fedpac.engines.serial import SerialEngine
+from fedpac.engines.site import Job
 from fedpac.errors import MessageError
 from fedpac.methods import list_methods
 from fedpac.runs.execute import make_federation, make_task
@@ -77,6 +78,70 @@ def test_a_site_that_was_lost_counts_again_when_it_answers(tmp_path, scenario):
     directory.look()
     assert list(federation.engine.available()) == [0, 1, 2, 3]
     assert not federation.step().failed
+
+
+def much_later(directory):
+    """Who was asked in vain has been asked again."""
+    for _ in range(3):
+        directory.later, directory.looked = {}, 0.0
+        directory.look()
+
+
+@pytest.mark.parametrize("method", ["scaffold", "ditto", "fedrep"])
+def test_what_was_learned_for_an_answer_that_got_lost_does_not_count(tmp_path, scenario, method):
+    """A site that trained and was not heard goes on as one that was never asked; and so it does once more."""
+    config = small(6, method, run__min_replies=2, run__evaluate_every=1)
+    runs = {}
+    for fault in ("lost", "swallowed"):
+        federation, grid = federation_of(tmp_path / fault, config, scenario)
+        runs[fault] = []
+        for report in federation.rounds():
+            runs[fault].append(numbers(report))
+            grid.faults = {101: fault} if report.round in (2, 4) else {}
+            much_later(federation.engine.directory)
+    assert runs["lost"] == runs["swallowed"]
+    assert all(1 in chosen for chosen, *_ in runs["lost"])
+
+
+def test_a_round_that_does_not_count_is_taken_back_at_the_sites(tmp_path, scenario):
+    config = small(3, "scaffold", run__min_replies=4, run__evaluate_every=1)
+    undisturbed, _ = federation_of(tmp_path / "undisturbed", config, scenario)
+    disturbed, grid = federation_of(tmp_path / "disturbed", config, scenario)
+    disturbed.step()
+    grid.faults = {101: "lost"}
+    directory = disturbed.engine.directory
+
+    def available():
+        grid.faults = {} if directory.here.keys() != {0, 1, 2, 3} else grid.faults
+        much_later(directory)
+        return [0, 1, 2, 3]
+
+    disturbed.engine.available = available
+    undisturbed.step()
+    assert numbers(disturbed.step()) == numbers(undisturbed.step())
+    assert numbers(disturbed.step()) == numbers(undisturbed.step())
+
+
+def test_a_server_that_was_started_again_knows_which_answers_counted(tmp_path, scenario):
+    federation, _ = federation_of(tmp_path, small(3, "scaffold"), scenario)
+    federation.step()
+    states = federation.engine.snapshot()
+    federation.step()
+    federation.engine.forget(2)
+    assert federation.engine.snapshot() == states
+    federation.engine.restore({})
+    federation.engine.restore(states)
+    assert federation.engine.request("learn", 1, 2).since == 1
+
+
+def test_a_server_that_is_too_far_behind_is_told_so(tmp_path, scenario):
+    federation, _ = federation_of(tmp_path, small(3, "scaffold"), scenario)
+    for _ in federation.rounds():
+        pass
+    federation.engine.counted = {}  # as if its checkpoint were of the beginning
+    report = federation.engine.map([Job("learn", 0, 1, federation.method.send(federation.server, 0))])
+    assert "must go on from a later checkpoint" in report[0].error.reason
+    assert len(list(tmp_path.glob("client-0/*/client-0-round-*"))) == 2, "nothing was forgotten"
 
 
 def test_a_second_answer_is_not_counted(tmp_path, scenario):

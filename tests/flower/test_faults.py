@@ -9,14 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
-from processes import Federation, alive, end_later, rounds_in, until
+import tomli_w
+from processes import Federation, alive, command, end_later, rounds_in, running, until
 
 from fedpac.config import changed, make_config
+from fedpac.data.scenario import build
+from fedpac.deploy.certs import make_certificates
+from fedpac.deploy.superlink import free_port
+from fedpac.deploy.trial import join_command
 from fedpac.runs.execute import run
 from small_run import small
 
-LONG = 120.0  # seconds: the machine that the tests run on may be busy
+LONG = 600.0  # seconds: the machine that the tests run on may be busy
 SAME = ("metrics.csv", "weights.csv")
 HERE = Path(__file__).parent
 
@@ -136,13 +142,13 @@ def test_a_second_answer_and_anothers_name_do_not_count(trial):
 
 @pytest.mark.slow
 def test_a_late_site_takes_part_from_then_on(trial):
-    here = trial(config_of(60, "fedavg", run__min_replies=3), patience=1.0)
+    here = trial(config_of(40, "fedavg", run__min_replies=3), patience=1.0)
     here.join(0, 1, 2)
     here.until_round(2)
     here.join(3)
     here.until_heard("site 'client-3' is here, 4 of 4")
     here.finish()
-    assert {row[0] for row in here.rows(3)} == set(range(min(row[0] for row in here.rows(3)), 61))
+    assert {row[0] for row in here.rows(3)} == set(range(min(row[0] for row in here.rows(3)), 41))
 
 
 @pytest.mark.slow
@@ -236,6 +242,81 @@ def test_nothing_is_left_of_a_trial_that_is_killed(tmp_path):
     process.kill()
     process.wait()
     until(lambda: not any(alive(one) for one in family), LONG, "all processes have ended")
+
+
+@pytest.mark.slow
+def test_a_killed_trial_is_resumed_to_the_same_numbers(tmp_path):
+    config = config_of(30)
+    (tmp_path / "config.toml").write_text(config.to_toml())
+    run(make_config(changed(config.model_dump(exclude_none=True), "run.engine", "serial")), tmp_path / "serial")
+    started = ("run", tmp_path / "config.toml", "--engine", "flower", "--no-figures", "--out", tmp_path / "run")
+    with command(tmp_path, *started) as process:
+        until(lambda: rounds_in(tmp_path / "run") >= 3, LONG, process.log.read_text())
+        process.send_signal(signal.SIGKILL)
+    assert rounds_in(tmp_path / "run") < 30
+    for follow_up in (
+        ("resume", tmp_path / "run", "--no-figures"),
+        ("export", tmp_path / "run", "--out", "m.safetensors"),
+    ):
+        with command(tmp_path, *follow_up) as process:
+            assert process.wait(LONG) == 0, process.log.read_text()
+    for name in SAME:
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "serial" / name).read_bytes(), name
+
+
+@pytest.fixture
+def clinics(tmp_path):
+    """federation.toml, certificates, and the data of three sites in files that only they have."""
+    scenario = build(small().data, 0)
+    sites = ("a", "b", "c")
+    (tmp_path / "data").mkdir()
+    for name, client in zip(sites, scenario.clients, strict=False):
+        arrays = {}
+        for split, part in (("train", client.train), ("test", client.test)):
+            arrays[f"x_{split}"] = part.pool.x[part.index].numpy()
+            arrays[f"y_{split}"] = part.labels().numpy()
+        np.savez(tmp_path / "data" / f"{name}.npz", **arrays)
+    make_certificates(tmp_path / "certs", ["localhost"], sites)
+    stated = {
+        "model": "logistic",
+        "method": {"name": "scaffold"},
+        "training": {"epochs": 1, "batch": 10},
+        "run": {"rounds": 30, "evaluate_every": 1},
+        "federation": {"sites": sites, "classes": scenario.classes, "shape": list(scenario.shape)},
+    }
+    (tmp_path / "federation.toml").write_text(tomli_w.dumps(stated))
+    del stated["federation"]
+    stated["run"]["engine"] = "serial"
+    stated["data"] = {"scenario": "natural", "path": str(tmp_path / "data"), "min_samples": 2}
+    run(make_config(stated), tmp_path / "serial")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_killed_server_goes_on_with_the_same_sites(clinics, fedpac):
+    address = f"127.0.0.1:{free_port()}"
+    serve = ("serve", clinics / "federation.toml", "--address", address, "--certs", clinics / "certs", "--out", "run")
+    with ExitStack() as stack:
+        with command(clinics, *serve[:-1], clinics / "run") as server:
+            for name in "abc":
+                joining = join_command(address, name, clinics / "certs", clinics / "state" / name)
+                data = ["--data", str(clinics / "data" / f"{name}.npz")]
+                stack.enter_context(running([*joining, *data], clinics, name))
+            until(lambda: rounds_in(clinics / "run") >= 3 or server.poll() is not None, LONG, server.log.read_text())
+            server.send_signal(signal.SIGKILL)
+        assert 3 <= rounds_in(clinics / "run") < 30
+        with command(clinics, *serve[:-1], clinics / "run") as server:
+            assert server.wait(LONG) == 0, server.log.read_text()
+        for name in "abc":
+            until(lambda name=name: list((clinics / "state" / name).glob("*/report.md")), LONG, f"{name}'s report")
+    assert (clinics / "run" / "metrics.csv").read_bytes() == (clinics / "serial" / "metrics.csv").read_bytes()
+    assert "class_0" not in (clinics / "run" / "clients.csv").read_text(), "the server knows no labels"
+    code, printed, _ = fedpac("compare", clinics / "run", clinics / "serial", "--out", clinics / "comparison")
+    assert code == 0
+    assert "SCAFFOLD" in printed
+    code, printed, _ = fedpac("resume", clinics / "run")
+    assert code == 0
+    assert "is finished" in printed
 
 
 def descendants(process):

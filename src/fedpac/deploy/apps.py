@@ -1,4 +1,4 @@
-"""The two ends as Flower apps, for `flwr run`: what a Flower project names as its serverapp and clientapp."""
+"""The two ends as Flower apps, for `flwr run`: what a Flower project names as its own, or calls in them."""
 
 import sys
 from collections.abc import Mapping
@@ -22,8 +22,11 @@ client_app = ClientApp()
 
 
 @server_app.main()
-def main(grid: Grid, context: Context) -> None:
-    """`out` is the run's folder, `config` a TOML file, and any key of ours may be given beside it."""
+def run_rounds(grid: Grid, context: Context) -> None:
+    """The server's part, as the run config says.
+
+    `out` is the run's folder, `config` a TOML file, and any key of ours may be given beside it.
+    """
     given = context.run_config
     plan = Plan(
         config=stated_config(given),
@@ -50,7 +53,8 @@ def stated_config(given: Mapping[str, Any]) -> Config:
 
 
 @client_app.train()
-def train(message: Message, context: Context) -> Message:
+def answer(message: Message, context: Context) -> Message:
+    """A site's part, as its SuperNode's --node-config says."""
     return Message(desk_of(context.node_config).answer(message.content), reply_to=message)
 
 

@@ -40,7 +40,7 @@ from fedpac.engines.lifeline import Parent, end_with_parent
 from fedpac.errors import ConfigError, RunError
 from fedpac.files import explained
 
-START = 60.0  # seconds that SuperLink has to come up
+START = 300.0  # seconds that SuperLink has to come up: a busy machine takes more than one minute
 LOST = 3.0  # seconds without an answer, after which SuperLink is taken for dead
 # what a stock SuperNode runs; a persistent site and this server do not
 APP = "from fedpac.deploy.apps import client_app, server_app\n\n__all__ = ['client_app', 'server_app']\n"

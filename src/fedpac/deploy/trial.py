@@ -55,6 +55,12 @@ def _bring_home(config: Config, out: Path, state: Path, sites: list[str]) -> Non
     write_checkpoint(out / CHECKPOINT, fingerprint(config), saved.round, saved.server, states)
 
 
+def join_command(address: str, site: str, certificates: Path, state: Path) -> list[str]:
+    """`fedpac join`, but for the data."""
+    command = [sys.executable, "-m", "fedpac", "join", address, "--name", site, "--state", str(state)]
+    return [*command, "--ca", str(certificates / "ca.crt"), "--key", str(certificates / "sites" / f"{site}.key")]
+
+
 @contextmanager
 def simulated_site(
     address: str,
@@ -71,9 +77,7 @@ def simulated_site(
 
     before   a command that starts others, such as `ip netns exec`
     """
-    command = [*before, sys.executable, "-m", "fedpac", "join", address, "--name", site, "--state", str(state)]
-    command += ["--ca", str(certificates / "ca.crt"), "--key", str(certificates / "sites" / f"{site}.key")]
-    command += ["--simulated", str(config), *more]
+    command = [*before, *join_command(address, site, certificates, state), "--simulated", str(config), *more]
     if data_dir is not None:
         command += ["--data", str(data_dir)]
     process = start(command, flower_environment(folder / "flwr"), folder / f"{site}.log")

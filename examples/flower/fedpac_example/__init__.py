@@ -1,0 +1,1 @@
+"""FedPAC as a Flower app."""
