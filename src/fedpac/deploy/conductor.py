@@ -42,7 +42,9 @@ def conduct_federation(grid: Grid, plan: Plan, say: Say, callbacks: Callbacks | 
     hurry()
     store = RunStore(plan.out)
     with store.locked(create=True):
-        config = _for_sites(store.config(plan.config.method["name"], model=plan.config.model) if store.begun else plan.config)
+        config = _for_sites(
+            store.config(plan.config.method["name"], model=plan.config.model) if store.begun else plan.config
+        )
         if config.federation is None:
             scenario = build(config.data, config.run.seed, plan.data_dir)
             task, census = make_task(config, scenario), census_of(scenario)
