@@ -186,7 +186,7 @@ def test_a_clients_bad_data_are_named(change, message):
         ({"clients": {0: clients()[0]}}, "clients are a dict; expected a list"),
         ({"clients": [3]}, "client 0: a int given, expected 4"),
         ({"classes": "3"}, "classes = '3'; expected how many there are"),
-        ({"classes": 0}, "classes = 0; expected how many there are"),
+        ({"classes": -1}, "classes = -1; expected how many there are"),
     ],
 )
 def test_clients_that_are_none_are_named(change, message):

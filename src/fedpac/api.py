@@ -99,6 +99,8 @@ def fit(
     training   what else a recipe has, such as {'optimizer': 'adamw', 'schedule': 'cosine'}; as [training] in a config
     server     what the server does with averages, such as {'optimizer': 'momentum'}; as [server] in a config
     metrics    measured beside accuracy and loss, such as 'auroc'; they are in history[t].scores
+    classes    how many there are; unset, the largest label + 1. 0: y are numbers to predict, with one output of the
+               network, by the squared error, and R^2 stands for accuracy; methods that need classes refuse
     validation_share  held out of each client's training data; `result.selected` is then the round that they choose
     select_by  the metric that they choose by; unset, accuracy
     patience   stop after so many evaluations without a better one on validation data

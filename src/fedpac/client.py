@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fedpac.criterion import Criterion, class_weights
 from fedpac.data.clients import ClientData, Samples
+from fedpac.errors import ConfigError
 from fedpac.message import Weights
 from fedpac.models import copy_with, load_into
 from fedpac.randomness import torch_stream
@@ -24,7 +25,6 @@ class Client:
         self.data = data
         self.task = task
         self.recipe = task.recipe
-        self.classes = task.classes
         self.round = round
         self.state = state
         self.model = model  # lent for the visit; holds no state of this client
@@ -46,7 +46,14 @@ class Client:
 
     def _samples(self, part: Samples) -> tuple[Tensor, Tensor]:
         x, y = part.tensors()
-        return self.task.cast(x).to(self.device), y.to(self.device)
+        return self.task.cast(x).to(self.device), self.task.cast_target(y).to(self.device)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are; an error where a number is predicted."""
+        if not self.task.classes:
+            raise ConfigError("the method asks for classes, and here a number is predicted")
+        return self.task.classes
 
     @cached_property
     def class_counts(self) -> Tensor:

@@ -1,6 +1,7 @@
 """The round loop: choose, send, train, merge, evaluate."""
 
 import copy
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -104,6 +105,11 @@ class Federation:
             raise ConfigError(f"min_replies = {min_replies}, but only {asked} clients are asked in a round")
         self.min_replies = min_replies
         check_optimizer(method, optimizer)
+        if method.needs_classes and not task.classes:
+            raise ConfigError(
+                f"method {method.name}: its rule needs classes, and here a number is predicted; FedAvg, FedRep, Ditto "
+                "and others predict numbers, too"
+            )
         check_aggregation(method, aggregation)
         self.aggregation = aggregation
         self.memory: State = {}  # what mods remember at the server's end
@@ -294,8 +300,9 @@ def _impossible(job: Job, outcome: Outcome, task: Task) -> str | None:
         return "there is no reply"
     if outcome.score is not None:
         accuracy, loss = outcome.score
-        if not (0 <= accuracy <= 1 and loss >= 0):  # NaN is neither
-            return f"the accuracy is {accuracy:g} and the loss {loss:g}; expected 0 to 1, and 0 or more"
+        least, what = (0.0, "accuracy") if task.classes else (-math.inf, "R^2")
+        if not (least <= accuracy <= 1 and loss >= 0):  # NaN is neither
+            return f"the {what} is {accuracy:g} and the loss {loss:g}; expected {least:g} to 1, and 0 or more"
     return misfit(outcome.measured, validated(task.metrics, task.classes), task.classes)
 
 

@@ -87,3 +87,7 @@ class Task:
     def cast(self, x: Tensor) -> Tensor:
         """Samples as the network takes them: floats in its precision, whole numbers such as tokens as they are."""
         return x.to(self.dtype) if x.is_floating_point() or self.floats_only else x
+
+    def cast_target(self, y: Tensor) -> Tensor:
+        """Classes as they are, numbers in the network's precision."""
+        return y.to(self.dtype) if y.is_floating_point() else y

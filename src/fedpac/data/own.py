@@ -61,15 +61,15 @@ def from_arrays(
     x: uint8 images, (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, which are brought to -1 ... 1; or
     numbers of any other type and shape, taken as they are. A network gets floats in its own precision, and whole
     numbers such as tokens as int64 if it takes them, else as floats.
-    y: whole numbers from 0. classes: where left out, the largest label + 1.
+    y: whole numbers from 0. classes: where left out, the largest label + 1; 0 where y are numbers to predict.
 
         scenario = from_arrays([(x0, y0, x0_test, y0_test), (x1, y1, x1_test, y1_test)])
     """
     given: object = clients
     if not isinstance(given, Sequence):
         raise DataError(f"clients are a {type(given).__name__}; expected a list with one entry for each client.")
-    if not (classes is None or (isinstance(classes, int) and 1 <= classes <= MOST_CLASSES)):
-        raise DataError(f"classes = {classes!r}; expected how many there are, from 1 on.")
+    if not (classes is None or (isinstance(classes, int) and 0 <= classes <= MOST_CLASSES)):
+        raise DataError(f"classes = {classes!r}; expected how many there are, or 0 where y are numbers to predict.")
     shares = []
     for i, client in enumerate(clients):
         name = names[i] if names is not None else f"client {i}"
@@ -81,7 +81,7 @@ def from_arrays(
                 "y_validation."
             )
         parts = zip(("train", "test", "validation"), client[::2], client[1::2], strict=False)
-        shares.append(_joined(name, *(_pair(x, y, f"{name}, {part}") for part, x, y in parts)))
+        shares.append(_joined(name, *(_pair(x, y, f"{name}, {part}", classes == 0) for part, x, y in parts)))
     return _assemble(shares, classes, "own arrays")
 
 
@@ -318,20 +318,29 @@ def _images(part: Path, number: Mapping[str, int], pictures: Pictures) -> tuple[
 # ---------------------------------------------------------------- checking and joining
 
 
-def _pair(x: ArrayLike, y: ArrayLike, who: str) -> tuple[Tensor, Tensor]:
-    """Tensors in the form a pool holds, or an error that says whose data are wrong and how."""
+def _pair(x: ArrayLike, y: ArrayLike, who: str, numbers: bool = False) -> tuple[Tensor, Tensor]:
+    """Tensors in the form a pool holds, or an error that says whose data are wrong and how.
+
+    numbers   whether y are numbers to predict, and no classes
+    """
     try:
         x, y = torch.as_tensor(x), torch.as_tensor(y)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{who}: expected numbers in x and y ({error}).") from None
     if x.is_complex():
         raise DataError(f"{who}: x has complex numbers, expected bytes or real ones.")
-    if y.is_floating_point() or y.is_complex() or y.dim() != 1:
-        raise DataError(f"{who}: y is {y.dtype} of shape {tuple(y.shape)}, expected one whole number per sample.")
+    if (y.is_floating_point() and not numbers) or y.is_complex() or y.dim() != 1:
+        what = "number" if numbers else "whole number"
+        raise DataError(f"{who}: y is {y.dtype} of shape {tuple(y.shape)}, expected one {what} per sample.")
     if x.dim() < 2 or len(x) != len(y):
         raise DataError(f"{who}: x has shape {tuple(x.shape)}, expected {len(y)} samples first, as there are labels.")
     if not len(y) or not x[0].numel():
         raise DataError(f"{who}: there are no samples." if not len(y) else f"{who}: the samples of x are empty.")
+    if numbers:
+        y = y if y.dtype == torch.float64 else y.float()
+        if not y.isfinite().all():
+            raise DataError(f"{who}: y has values that are infinite or not a number.")
+        return _samples(x, who), y
     y = y.long()
     if y.min() < 0:
         raise DataError(f"{who}: y has the label {int(y.min())}, the smallest allowed is 0.")
@@ -408,7 +417,7 @@ def _assemble(shares: list[Share], classes: int | None, name: str) -> Scenario:
         raise DataError("there are no clients.")
     _check_alike(shares)
     for share in shares:
-        if classes is not None and share.y.max() >= classes:
+        if classes and share.y.max() >= classes:
             raise DataError(f"{share.name}: y has the label {int(share.y.max())}, allowed are 0 to {classes - 1}.")
     pool = _pool([(share.x, share.y) for share in shares])
     clients, start = [], 0
@@ -418,7 +427,8 @@ def _assemble(shares: list[Share], classes: int | None, name: str) -> Scenario:
         train, test, held_out = (Samples(pool, torch.arange(a, b)) for a, b in itertools.pairwise(edges))
         clients.append(ClientData(train, test, name=share.name, validation=held_out if share.validation else None))
         start = end
-    return Scenario(clients, classes or int(pool.y.max()) + 1, tuple(pool.x.shape[1:]), name)
+    held = int(pool.y.max()) + 1 if classes is None else classes
+    return Scenario(clients, held, tuple(pool.x.shape[1:]), name)
 
 
 def _pool(pairs: Sequence[tuple[Tensor, Tensor]]) -> Pool:

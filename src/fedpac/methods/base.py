@@ -86,6 +86,7 @@ class Method(BaseModel, ABC):
     reported: ClassVar[Which] = "received"  # which of the two accuracies the method's paper speaks of
     averages: ClassVar[bool] = False  # whether the server moves to averages (server.move), which an optimizer may steer
     younger: ClassVar[frozenset[str]] = frozenset()  # settings that came later: at their defaults, old runs go on
+    needs_classes: ClassVar[bool] = False  # whether its rule makes no sense where a number is predicted
     revision: ClassVar[int] = 1  # raised when equal settings give other numbers, so that no older checkpoint goes on
 
     def __setattr__(self, name: str, value: Any) -> None:

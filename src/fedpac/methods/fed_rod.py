@@ -31,6 +31,7 @@ class FedRoD(FedAvg):
     name: ClassVar[str] = "fed-rod"
     title: ClassVar[str] = "Fed-RoD"
     family: ClassVar[str] = "decoupling"
+    needs_classes: ClassVar[bool] = True
 
     variant: Annotated[Literal["linear", "hyper"], Field(description="where the personal head comes from")] = "linear"
     gamma: Annotated[float, Field(ge=0, le=100, description="strength of the balanced softmax")] = 1.0

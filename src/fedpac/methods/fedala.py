@@ -3,7 +3,6 @@
 from typing import Annotated, ClassVar, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -72,7 +71,7 @@ class FedALA(FedAvg):
         for _ in range(1 if known else self.most_epochs):
             loss = x.new_zeros((), dtype=client.task.dtype)
             for index in self.batches(client, len(losses)):
-                loss = F.cross_entropy(model(x[index]), y[index])
+                loss = client.criterion(model(x[index]), y[index])
                 slopes = torch.autograd.grad(loss, tuned)
                 mask = {
                     name: (mask[name] - self.eta * slope * gap[name]).clamp(0, 1)

@@ -34,6 +34,7 @@ class FedAS(FedPer):
     name: ClassVar[str] = "fedas"
     title: ClassVar[str] = "FedAS"
     family: ClassVar[str] = "decoupling"
+    needs_classes: ClassVar[bool] = True
 
     align_epochs: Annotated[int, Field(ge=0, le=1000, description="passes over the data to align the body")] = 1
     fisher_samples: Annotated[int, Field(ge=1, le=1_000_000, description="samples that the trace is taken over")] = 64

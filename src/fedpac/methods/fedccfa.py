@@ -39,6 +39,7 @@ class FedCCFA(FedRep):
     name: ClassVar[str] = "fedccfa"
     title: ClassVar[str] = "FedCCFA"
     family: ClassVar[str] = "collaboration"
+    needs_classes: ClassVar[bool] = True
 
     eps: Annotated[float, Field(ge=0, le=2, description="largest distance of neighbours")] = 0.1
     balanced: Annotated[int, Field(ge=1, description="samples of a class for the balanced head, at most")] = 5

@@ -89,7 +89,7 @@ def divided_loss(lam: float, received: nn.Module | None) -> Loss:
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         assert isinstance(model, Divided)
         z = model.body(batch.x)
-        value: Tensor = F.cross_entropy(model.decide(z), batch.y)
+        value: Tensor = batch.loss(model.decide(z))
         if received is None:
             return value
         with torch.no_grad():

@@ -3,7 +3,6 @@
 from typing import Annotated, ClassVar, cast
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -65,7 +64,7 @@ class FedDBE(FedAvg):
             moving = (1 - self.momentum) * running + self.momentum * z.flatten(1).mean(0)
             running = moving.detach()
             pull = 0.5 * (moving - mean).square().mean()
-            loss: Tensor = F.cross_entropy(cast(Shifted, model).head_of(z), batch.y) + self.kappa * pull
+            loss: Tensor = batch.loss(cast(Shifted, model).head_of(z)) + self.kappa * pull
             return loss
 
         return debiased

@@ -34,6 +34,7 @@ class FedEM(Method):
     name: ClassVar[str] = "fedem"
     title: ClassVar[str] = "FedEM"
     family: ClassVar[str] = "mixture"
+    needs_classes: ClassVar[bool] = True
 
     averages: ClassVar[bool] = True
 

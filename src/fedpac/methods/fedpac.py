@@ -46,6 +46,7 @@ class FedPAC(FedRep):
     name: ClassVar[str] = "fedpac"
     title: ClassVar[str] = "FedPAC"
     family: ClassVar[str] = "collaboration"
+    needs_classes: ClassVar[bool] = True
     younger: ClassVar[frozenset[str]] = frozenset({"most_weight", "summed_centroids"})
 
     lam: Annotated[float, Field(ge=0, le=1e6, description="lambda, strength of the feature alignment")] = 1.0

@@ -22,6 +22,7 @@ class FedProtoL(Local):
     name: ClassVar[str] = "fedproto-l"
     title: ClassVar[str] = "FedProto-L"
     family: ClassVar[str] = "prototypes"
+    needs_classes: ClassVar[bool] = True
 
     lam: Annotated[float, Field(ge=0, le=1e6, description="lambda, strength of the pull towards the prototypes")] = 1.0
 

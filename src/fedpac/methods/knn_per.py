@@ -27,6 +27,7 @@ class KNNPer(FedAvg):
     name: ClassVar[str] = "knn-per"
     title: ClassVar[str] = "kNN-Per"
     family: ClassVar[str] = "decoupling"
+    needs_classes: ClassVar[bool] = True
 
     k: Annotated[int, Field(ge=1, le=100_000, description="neighbours")] = 10
     lam: Annotated[

@@ -45,8 +45,8 @@ class MOON(FedAvg):
             with torch.no_grad():
                 near, far = (body(other)(batch.x).flatten(1) for other in (received, last))
             scores = torch.stack([F.cosine_similarity(z.flatten(1), other) for other in (near, far)], dim=1) / self.tau
-            contrast = F.cross_entropy(scores, torch.zeros_like(batch.y))
-            return F.cross_entropy(cast(nn.Module, model.head)(z), batch.y) + self.mu * contrast
+            contrast = F.cross_entropy(scores, torch.zeros_like(batch.index))
+            return batch.loss(cast(nn.Module, model.head)(z)) + self.mu * contrast
 
         return contrastive
 

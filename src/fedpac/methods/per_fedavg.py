@@ -3,7 +3,6 @@
 from typing import Annotated, ClassVar
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -61,13 +60,13 @@ def after_a_step(alpha: float, first_order: bool) -> Loss:
         small = len(batch.y) < 4
         half, rest = (len(batch.y), 0) if small else (len(batch.y) // 2, len(batch.y) // 2)
         parameters = dict(trainable(model))
-        before = F.cross_entropy(model(batch.x[:half]), batch.y[:half])
+        before = batch.criterion(model(batch.x[:half]), batch.y[:half])
         slopes = torch.autograd.grad(before, list(parameters.values()), create_graph=not first_order, allow_unused=True)
         adapted = {
             name: p if slope is None else p - alpha * slope
             for (name, p), slope in zip(parameters.items(), slopes, strict=True)
         }
         after = functional_call(model, adapted, (batch.x[rest:],))
-        return F.cross_entropy(after, batch.y[rest:])
+        return batch.criterion(after, batch.y[rest:])
 
     return loss

@@ -39,6 +39,7 @@ class PFedFDA(FedAvg):
     name: ClassVar[str] = "pfedfda"
     title: ClassVar[str] = "pFedFDA"
     family: ClassVar[str] = "decoupling"
+    needs_classes: ClassVar[bool] = True
     shared: ClassVar[Section] = "body"
 
     ridge: Annotated[float, Field(gt=0, le=1e6, description="keeps the covariance from being singular")] = 0.01

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedpac.engines import ProcessEngine, SerialEngine
 from fedpac.engines.site import Job, Site, audience
+from fedpac.errors import ConfigError
 from fedpac.evaluation import Evaluation
 from fedpac.federation import Federation, error_of
 from fedpac.message import Message, Part
@@ -29,6 +30,8 @@ from fedpac.testing.tiny import (
     EngineFactory,
     Finished,
     in_pieces,
+    number_data,
+    number_model,
     run_federation,
     start_federation,
     tiny_data,
@@ -325,6 +328,28 @@ def welcomes_newcomers(trial: Trial) -> str | None:
     return None
 
 
+def predicts_numbers(trial: Trial) -> str | None:
+    method = trial.method()
+    how: dict[str, Any] = {"data": number_data(), "model": number_model(), "classes": 0, "participation": 1.0}
+    if method.needs_classes:
+        try:
+            trial.start(method, **how)
+        except ConfigError:
+            return "its rule needs classes: it refuses to predict numbers"
+        raise Violation("needs_classes is true, but it begins to predict numbers")
+    finished = trial.run(method, **how, rounds=5, lr=0.02, epochs=5)
+    finite(finished)
+    first, last = (
+        sum(score.loss for score in report.scores if score.which == method.reported)
+        for report in (finished.reports[0], finished.reports[-1])
+    )
+    values = finished.accuracies(method.reported)
+    explained = sum(values) / len(values)
+    learned = explained > 0.2 or last < first  # one may be done after the first round
+    require(learned, f"its {method.reported} models explain {explained:.0%} of the variance, and do not get better")
+    return None
+
+
 # --- what the server may do with replies -------------------------------------------------------------------------
 
 
@@ -445,6 +470,11 @@ METHOD_CHECKS: tuple[Check[Trial], ...] = (
     Check("clients with one sample", "a client may have a single sample", one_sample_each),
     Check("another recipe", "any optimizer, schedule and loss of the recipe works", another_recipe),
     Check("newcomers", "what newcomer() promises, welcome() and arrival() give; nothing is kept", welcomes_newcomers),
+    Check(
+        "numbers instead of classes",
+        "it predicts numbers by the squared error (batch.loss), or says needs_classes = True",
+        predicts_numbers,
+    ),
     Check("training helps", "on classes far apart, more than half of all predictions are right", training_helps),
     Check(
         "condensed replies",

@@ -57,6 +57,26 @@ def tiny_data(
     return clients
 
 
+def number_data() -> list[ClientData]:
+    """Numbers to predict: a linear function of the samples, another for each client, and a little noise."""
+    clients = []
+    generator = torch.Generator().manual_seed(0)
+    common = torch.randn(INPUTS, generator=generator)
+    for size in (20, 30, 25):
+        x = torch.randn(size + 10, INPUTS, generator=generator)
+        own = common + 0.1 * torch.randn(INPUTS, generator=generator)
+        pool = Pool(x, x @ own + 0.1 * torch.randn(size + 10, generator=generator))
+        clients.append(ClientData(Samples(pool, torch.arange(size)), Samples(pool, torch.arange(size, size + 10))))
+    return clients
+
+
+def number_model() -> Classifier:
+    """With one output."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Classifier(nn.Sequential(nn.Linear(INPUTS, FEATURES), nn.Tanh()), nn.Linear(FEATURES, 1))
+
+
 def uneven_data() -> list[ClientData]:
     """Unequal sizes, a client with one sample, a class nobody has, and a client with label names of its own."""
     return tiny_data(SIZES, relabel=[None, None, None, torch.tensor([2, 0, 1, 3])])
@@ -87,10 +107,11 @@ def tiny_task(
     device: str = "cpu",
     sample: Tensor | None = None,
     metrics: Sequence[str] = (),
+    classes: int = CLASSES,
     **recipe: Any,
 ) -> Task:
     recipe_ = Recipe(**{**RECIPE, **recipe})
-    return Task(model or tiny_model(), CLASSES, recipe_, seed, clients, rounds, device, sample, metrics=metrics)
+    return Task(model or tiny_model(), classes, recipe_, seed, clients, rounds, device, sample, metrics=metrics)
 
 
 @dataclass
@@ -134,12 +155,13 @@ def start_federation(
     engine: EngineFactory = SerialEngine,
     device: str = "cpu",
     metrics: Sequence[str] = (),
+    classes: int = CLASSES,
     **recipe: Any,
 ) -> Federation:
     """A method on tiny data before its first round; every round is evaluated unless `evaluation` says otherwise."""
     data = tiny_data() if data is None else data
     sample = Scenario(list(data), CLASSES, data[0].train.pool.x.shape[1:], "tiny").sample
-    task = tiny_task(len(data), rounds, model, seed, device, sample, metrics, **recipe)
+    task = tiny_task(len(data), rounds, model, seed, device, sample, metrics, classes, **recipe)
     return Federation(
         task, method, engine(task, method, data),
         sampler=Uniform(participation), min_replies=min_replies, evaluation=evaluation,
