@@ -213,10 +213,15 @@ def test_the_spread_of_weights_is_that_of_the_file() -> None:
         "docs/results.md",
         "docs/verdict.md",
         "docs/own-method.md",
+        "docs/own-data.md",
+        "docs/python-api.md",
+        "docs/models.md",
+        "examples/hospitals/README.md",
+        "examples/notebooks/README.md",
     ],
 )
 def test_links_lead_somewhere(page: str) -> None:
     file = ROOT / page
     targets = [t for t in re.findall(r"\]\(([^)#]+)\)", file.read_text()) if "://" not in t]
-    assert targets or page == "CONTRIBUTING.md"
+    assert targets or page in ("CONTRIBUTING.md", "examples/hospitals/README.md")
     assert [t for t in targets if not (file.parent / t).exists()] == []

@@ -53,7 +53,9 @@ def exported(model: Predictor, about: dict[str, str]) -> bytes:
     library("onnxscript", EXTRA)
     fitted = model.preprocessing
     described: dict[str, Any] = {**about, "classes": model.class_names}
-    if fitted is not None:
+    if fitted is None:
+        described["inputs"] = model.inputs.model_dump(mode="json", include={"kind", "shape", "images"})
+    else:
         columns = {c.name: c.type for c in fitted.columns if c.width}
         described |= {"columns": columns, "missing": fitted.missing}
     graph = _network(model)

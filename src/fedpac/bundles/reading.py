@@ -130,7 +130,8 @@ def _module(card: Card, tensors: Weights, network: nn.Module | None, trust: bool
             )
     module = module.to(card.inputs.dtype)
     module.load_state_dict(tensors)
-    if not all(t.isfinite().all() for name, t in tensors.items() if t.is_floating_point() and name != "log_pi"):
+    bounded = {name: t.exp() if name == "log_pi" else t for name, t in tensors.items()}  # a share may be 0
+    if not all(t.isfinite().all() for t in bounded.values() if t.is_floating_point()):
         raise ModelError(f"{WEIGHTS} has values that are infinite or not a number")
     return module.eval()
 
