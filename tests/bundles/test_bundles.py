@@ -271,8 +271,9 @@ def tables(tmp_path_factory):
             lines.append(",".join([*cells, *([random.choice(["1", "2", ""])] if site == "north" else [])]))
         (folder / f"{site}.csv").write_text("\n".join(lines) + "\n")
     (folder / "schema.toml").write_text(SCHEMA)
+    torch.manual_seed(0)
     model = fedpac.Classifier(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 2))
-    result = fedpac.fit(model, fedpac.from_tables(folder / "schema.toml"), rounds=5, lr=0.1, engine="serial")
+    result = fedpac.fit(model, fedpac.from_tables(folder / "schema.toml"), rounds=10, lr=0.2, engine="serial")
     result.save(folder / "models")
     return folder, result
 

@@ -153,6 +153,7 @@ def test_hugging_face_images_on_disk(tmp_path):
     folders = [tmp_path / "a", str(tmp_path / "b")]
     scenario = fedpac.from_datasets(folders, ["a", "b"], images=Pictures(size=(10, 10)))
     assert (scenario.shape, scenario.classes, scenario.class_names) == ((1, 10, 10), 2, KINDS)
+    torch.manual_seed(0)
     model = fedpac.Classifier(nn.Sequential(nn.Flatten(), nn.Linear(100, 8), nn.ReLU()), nn.Linear(8, 2))
     result = fedpac.fit(model, scenario, rounds=3, lr=0.05, engine="serial")
     assert min(result.accuracy) == 1
