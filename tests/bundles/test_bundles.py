@@ -26,7 +26,10 @@ CASES: list[tuple[str, dict[str, object]]] = [(name, {}) for name in list_method
     ("fed-rod", {"variant": "hyper"}),
     ("apfl", {"adaptive": True}),
 ]
-SEVERAL = {"knn-per": "neighbours", "fedem": "mixture", "fedem-ft": "mixture", "fed-rod": "two-heads"}
+SEVERAL = {
+    "fed-rod": "two-heads", "fedcp": "divided", "feddbe": "shifted", "fedem": "mixture", "fedem-ft": "mixture",
+    "knn-per": "neighbours", "pfedfda": "linear-head",
+}  # fmt: skip
 
 
 def network() -> nn.Module:

@@ -19,9 +19,11 @@ from fedpac.bundles.layers import NoTreeError, build, tree_of
 from fedpac.errors import ConfigError
 from fedpac.message import Weights
 from fedpac.methods.fed_rod import HyperHead, TwoHeads
+from fedpac.methods.fedcp import Divided, Policy
+from fedpac.methods.feddbe import Shifted
 from fedpac.methods.fedem import Mixture
 from fedpac.methods.knn_per import WithNeighbours
-from fedpac.models import with_forward
+from fedpac.models import Classifier, with_forward
 from fedpac.native import plain
 from fedpac.networks import NETWORKS, Tokens, build_model
 
@@ -146,7 +148,44 @@ class Heads(Section):
         return TwoHeads(body, head, copy.deepcopy(head))
 
 
-Combination: TypeAlias = Annotated[One | Mixed | Neighbours | Heads, Field(discriminator="kind")]
+class Dividing(Section):
+    """A personal and a common head, between which a policy divides the features (FedCP)."""
+
+    kind: Literal["divided"] = "divided"
+    features: Annotated[int, Field(ge=1, le=1 << 20)]
+
+    def make(self, network: Make) -> nn.Module:
+        made = network()
+        body, head = cast(nn.Module, made.body), cast(nn.Module, made.head)
+        module = Divided(body, head, Policy(self.features), torch.zeros(self.features))
+        module.register_buffer("context", module.context)  # kept with the weights
+        return module
+
+
+class Shifting(Section):
+    """A vector of the client's own is added to the features (FedDBE)."""
+
+    kind: Literal["shifted"] = "shifted"
+    shape: Annotated[tuple[Annotated[int, Field(ge=1, le=1 << 20)], ...], Field(max_length=4)]
+
+    def make(self, network: Make) -> nn.Module:
+        return Shifted(network(), torch.zeros(self.shape))
+
+
+class LinearHead(Section):
+    """The network's body under a linear head in place of its own (pFedFDA)."""
+
+    kind: Literal["linear-head"] = "linear-head"
+    features: Annotated[int, Field(ge=1, le=1 << 20)]
+    outputs: Count
+
+    def make(self, network: Make) -> nn.Module:
+        head = nn.Sequential(nn.Flatten(), nn.Linear(self.features, self.outputs))
+        return Classifier(cast(nn.Module, network().body), head)
+
+
+Way: TypeAlias = One | Mixed | Neighbours | Heads | Dividing | Shifting | LinearHead
+Combination: TypeAlias = Annotated[Way, Field(discriminator="kind")]
 
 
 class Remembering(nn.Module):
@@ -169,9 +208,7 @@ class Remembering(nn.Module):
         return cast(Tensor, voting(x))
 
 
-def combination_of(
-    module: nn.Module, network: nn.Module, method: str
-) -> tuple[nn.Module, One | Mixed | Neighbours | Heads]:
+def combination_of(module: nn.Module, network: nn.Module, method: str) -> tuple[nn.Module, Way]:
     """A predictor as it is kept: a module whose weights are all there is to it, and how it is made of networks.
 
     network: a module of the kind that the method trains.
@@ -191,13 +228,29 @@ def combination_of(
         if isinstance(module.personal, HyperHead):
             module = TwoHeads(module.body, module.head, module.personal.written())
         return module, Heads()
-    if type(module) is not type(network) or module.state_dict().keys() != network.state_dict().keys():
+    if isinstance(module, Divided):
+        module.register_buffer("context", module.context)
+        return module, Dividing(features=module.policy.features)
+    if isinstance(module, Shifted):
+        return module, Shifting(shape=tuple(module.shift.shape))
+    same = type(module) is type(network) and module.state_dict().keys() == network.state_dict().keys()
+    if not same and (linear := _linear_head(module)) is not None:
+        return module, LinearHead(features=linear.in_features, outputs=linear.out_features)
+    if not same:
         raise ConfigError(
             f"{method} predicts with a {type(module).__name__}, which has no place in a bundle: it is neither the "
-            "network itself nor one of fedpac's combinations (Mixture, WithNeighbours, TwoHeads). Use it through "
+            "network itself nor one of fedpac's combinations (Mixture, WithNeighbours, TwoHeads, ...). Use it through "
             "predict in this program"
         )
     return module, One()
+
+
+def _linear_head(module: nn.Module) -> nn.Linear | None:
+    """The linear layer that stands in for the network's own head, if one does."""
+    head = module.head if type(module) is Classifier else None
+    if not isinstance(head, nn.Sequential) or [type(part) for part in head] != [nn.Flatten, nn.Linear]:
+        return None
+    return cast(nn.Linear, head[1])
 
 
 def tensors_of_predictor(module: nn.Module) -> Weights:
