@@ -109,6 +109,6 @@ def _sentence(ends: dict[str, float], found: Gains) -> str:
     lost = found.count("loses")
     return (
         f"{start}. With FedPAC each site learns from those that label as it does, and is right on {ends['P']:.0f} %: "
-        f"{found.count('gains')} of {len(found.difference)} sites gain beyond doubt (95 % intervals), "
+        f"{found.count('gains')} of {len(found.difference)} sites gain by more than chance (95 % intervals), "
         f"{lost or 'none'} {'loses' if lost < 2 else 'lose'}."
     )
