@@ -13,6 +13,7 @@ import matplotlib
 import pytest
 from benchmarks.pages import filled
 
+from fedpac.methods import find_method
 from fedpac.report.drawing import draw
 from fedpac.report.page import exact_text, figure_settings, page_text
 from fedpac.runs.read import read_run
@@ -201,6 +202,16 @@ def test_the_spread_of_weights_is_that_of_the_file() -> None:
     for dataset, title in TITLES.items():
         assert f"| {title} | {' | '.join(cells[dataset, 'ours'])} |" in text
         assert cells[dataset, "public code"] == cells[dataset, "ours"]
+
+
+def test_the_table_of_compression_is_that_of_the_file() -> None:
+    lines = (ROOT / "results" / "compression.csv").read_text().splitlines()
+    text = (ROOT / "docs" / "running.md").read_text()
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    assert len(rows) == 8
+    for row in rows:
+        numbers = (row[key] for key in ("wire", "received_percent", "megabytes_up", "megabytes_down"))
+        assert f"| {find_method(row['method']).title} | {' | '.join(numbers)} |" in text
 
 
 @pytest.mark.parametrize(
