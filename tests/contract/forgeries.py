@@ -55,7 +55,8 @@ def samples(n: float) -> Lie:
     """That number of samples; in the place of a tensor, where a method does not send how many it has."""
 
     def lie(parts: Parts) -> Parts:
-        place = "n" if "n" in parts else [name for name, part in parts.items() if isinstance(part, Tensor)][-1]
+        tensors = [name for name, part in parts.items() if isinstance(part, Tensor)]
+        place = "n" if "n" in parts else (tensors or list(parts))[-1]
         return {**parts, place: n}
 
     return lie
@@ -139,7 +140,7 @@ def _weights(change: Callable[[Tensor], Tensor]) -> Lie:
     def lie(parts: Parts) -> Parts:
         return {
             name: {key: change(t) if t.is_floating_point() else t for key, t in part.items()}
-            if isinstance(part, dict) and "counts" not in part
+            if isinstance(part, dict) and not {"counts", "covariance"} & part.keys()
             else part
             for name, part in parts.items()
         }

@@ -23,7 +23,9 @@ from helpers import (
 
 
 def shrunk(covariance, ridge):
-    return covariance + ridge * covariance.trace() / len(covariance) * torch.eye(len(covariance)).double()
+    return (
+        covariance + ridge * max(1.0, float(covariance.trace() / len(covariance))) * torch.eye(len(covariance)).double()
+    )
 
 
 def log_joint(z, means, covariance, prior):

@@ -32,8 +32,8 @@ class PFedFDA(FedAvg):
     server:  theta, mu, S <- means weighted by n_i
 
     b is the one of `grid` + 1 even steps from 0 to 1 with the least cross-entropy in 2-fold cross-validation. Classes
-    that the client lacks keep the global mean. S + ridge tr(S)/d I is inverted in place of S. The network's head is
-    not used.
+    that the client lacks keep the global mean. S + ridge max(1, tr(S)/d) I is inverted in place of S. The network's
+    head is not used.
     """
 
     name: ClassVar[str] = "pfedfda"
@@ -149,7 +149,7 @@ class Gaussian:
     def linear(self, ridge: float, log_prior: Tensor) -> tuple[Tensor, Tensor]:
         """Weight (K, d) and bias (K) of the linear classifier that compares the classes' densities."""
         d = len(self.covariance)
-        level = float(self.covariance.trace()) / d or 1.0  # features that are all alike: any scale will do
+        level = max(1.0, float(self.covariance.trace()) / d)  # features that are all alike must not make it singular
         factor = torch.linalg.cholesky(self.covariance + ridge * level * torch.eye(d, dtype=torch.float64))
         weight = torch.cholesky_solve(self.means.T, factor).T
         return weight, log_prior - (weight * self.means).sum(1) / 2

@@ -16,6 +16,8 @@ from fedpac.server import Server
 from fedpac.training import Correction, flatten, train
 from fedpac.weights import weighted_sum
 
+TINY = 1e-3  # norms below it are taken for this one
+
 
 class PFedGraph(Method):
     """Every client gets a mean of all models of its own, with weights for those that moved the same way.
@@ -80,11 +82,11 @@ class PFedGraph(Method):
 
 
 def aligned(strength: float, anchor: Tensor) -> Correction:
-    """Gradient of -strength cos(w, anchor)."""
-    size = anchor.norm().clamp(min=1e-30)
+    """Gradient of -strength cos(w, anchor); of weights near zero, where a direction means nothing, it stays small."""
+    size = anchor.norm().clamp(min=TINY)
 
     def correct(parameters: Tensor, gradient: Tensor) -> None:
-        own = parameters.norm().clamp(min=1e-30)
+        own = parameters.norm().clamp(min=TINY)
         cosine = torch.dot(parameters, anchor) / (own * size)
         gradient.sub_(strength * (anchor / (own * size) - cosine * parameters / own.square()))
 
