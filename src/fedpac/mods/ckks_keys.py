@@ -19,9 +19,10 @@ from fedpac.files import explained
 
 RING = 8192  # 218 bits of modulus are safe with it (128-bit security, the Homomorphic Encryption Standard of 2018)
 FIRST = 60  # bits of the prime that holds the result
-SCALES = range(40, 47)  # bits
+SCALES = range(40, 49)  # bits
 GOAL = 1e-7  # the largest error that a sum may have
 DEVIATIONS = 6  # standard deviations: one value in 5e8 is further off
+UNLUCKY = 7  # one key in a thousand has a larger value at some slot than the bound reckons with
 ONE_SUM = 1024  # clients that are summed at once; averages of more are averages of averages
 
 KeySource: TypeAlias = bytes | Path  # a site's secret: as it is in the file, or the file
@@ -63,9 +64,14 @@ class Parameters:
 
     @property
     def error(self) -> float:
-        """What a value of a weighted average may be off by: encryption once, rounding after every product."""
+        """What a value of a weighted average may be off by: encryption once, rounding after every product.
+
+        Rounding is multiplied by the key's value at a slot: exponentially distributed squares of mean 2/3 N, the largest
+        of which is what counts.
+        """
         encryption = 3.2 * math.sqrt(RING) + math.sqrt(RING / 12)
-        rounding = math.sqrt(RING / 12 * (1 + 2 * RING / 3))
+        key = math.sqrt(2 * RING / 3 * (math.log(self.slots) + UNLUCKY))
+        rounding = math.sqrt(RING / 24) * key
         return DEVIATIONS * (encryption + math.sqrt(self.clients * self.depth) * rounding) / 2.0**self.scale_bits
 
     def __str__(self) -> str:
