@@ -1,7 +1,7 @@
 """What differential privacy costs: accuracy against epsilon for FedPAC, FedAvg-FT and Local-only with 100 clients.
 
-python studies/epsilon.py > results/epsilon.csv          Fashion-MNIST, 100 clients with 100 samples, 20 rounds, seed 0
-python studies/epsilon.py --draw results/epsilon.csv     docs/img/epsilon.svg from it
+python -m studies.epsilon results/epsilon.csv [ROWS]     Fashion-MNIST, 100 clients with 100 samples, 20 rounds, seed 0
+python -m studies.epsilon --draw results/epsilon.csv     docs/img/epsilon.svg from it
 
 Privacy is per client (all its data at once), central: the server is trusted, adds the noise and is not protected
 against; no amplification by sampling. Noise is made for the budget, so that FedPAC, which releases four things about a
@@ -13,50 +13,40 @@ import sys
 import tempfile
 from pathlib import Path
 
+from studies.rows import fill
+
 from fedpac.config import make_config
-from fedpac.provenance import provenance
 from fedpac.runs.execute import run
 
 ROUNDS, DELTA = 20, 1e-3
-BUDGETS = (None, 100.0, 30.0, 10.0, 3.0)
-METHODS = {
+CLIP, FEATURES = 0.5, 5.0
+BUDGETS = ("", "100", "30", "10")
+METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "fedpac": ("received", {"summed_centroids": True}),
     "fedavg-ft": ("personal", {}),
     "local": ("personal", {}),
 }
 
 
-def main() -> None:
-    about = provenance()
-    print(f"# {about['command']}; seed 0; commit {about['commit']}; torch {about['versions']['torch']}")
-    print("method,which,budget,epsilon,delta,noise,clip,rounds,percent", flush=True)
-    for method, (which, settings) in METHODS.items():
-        for budget in BUDGETS if method != "local" else BUDGETS[:1]:
-            values = {
-                "method": {"name": method, **settings},
-                "data": {"dataset": "fashion-mnist", "clients": 100, "samples": 100, "test_samples": 100},
-                "run": {"rounds": ROUNDS, "evaluate_every": ROUNDS, "evaluate_absentees": False, "workers": 1},
-            }
-            if budget is not None:
-                values["privacy"] = {"budget": budget, "delta": DELTA, "clip": 0.5, "features": 5.0}
-            with tempfile.TemporaryDirectory() as folder:
-                summary = run(make_config(values), Path(folder) / "run")
-            spent = summary.get("privacy", {})
-            percent = 100 * summary[which]["final"]["mean"]
-            epsilon = 0.0 if method == "local" else spent.get("epsilon", float("inf"))
-            noise = spent.get("noise", 0.0)
-            row = (
-                method,
-                which,
-                budget or "",
-                f"{epsilon:.3f}",
-                DELTA,
-                f"{noise:.3f}",
-                0.5,
-                summary["rounds"],
-                f"{percent:.2f}",
-            )
-            print(*row, sep=",", flush=True)
+PLAN = [(method, budget) for budget in BUDGETS for method in METHODS if method != "local" or not budget]
+
+
+def measure(cell: tuple[str, str]) -> tuple[object, ...]:
+    method, budget = cell
+    which, settings = METHODS[method]
+    values: dict[str, object] = {
+        "method": {"name": method, **settings},
+        "data": {"dataset": "fashion-mnist", "clients": 100, "samples": 100, "test_samples": 100},
+        "run": {"rounds": ROUNDS, "evaluate_every": ROUNDS, "evaluate_absentees": False, "workers": 1},
+    }
+    if budget:
+        values["privacy"] = {"budget": float(budget), "delta": DELTA, "clip": CLIP, "features": FEATURES}
+    with tempfile.TemporaryDirectory() as folder:
+        summary = run(make_config(values), Path(folder) / "run")
+    spent = summary.get("privacy", {})
+    percent = 100 * summary[which]["final"]["mean"]
+    epsilon = 0.0 if method == "local" else spent.get("epsilon", float("inf"))
+    return which, epsilon, f"{DELTA:g}", spent.get("noise", 0.0), CLIP, summary["rounds"], f"{percent:.2f}"
 
 
 def draw(path: Path) -> None:
@@ -87,7 +77,8 @@ def draw(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--draw"]:
+    if sys.argv[1] == "--draw":
         draw(Path(sys.argv[2]))
     else:
-        main()
+        columns = ["method", "budget", "which", "epsilon", "delta", "noise", "clip", "rounds", "percent"]
+        fill(Path(sys.argv[1]), columns, PLAN, measure, int(sys.argv[2]) if len(sys.argv) > 2 else len(PLAN))
