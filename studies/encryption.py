@@ -10,14 +10,19 @@ apart as any two runs do that differ in the seventh digit.
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 
 from fedpac.config import make_config
 from fedpac.data.scenario import build
 from fedpac.engines import ProcessEngine
-from fedpac.message import Message
+from fedpac.engines.site import Job, Outcome
+from fedpac.federation import Federation
+from fedpac.message import Message, Payload
 from fedpac.mods.base import Context, into_client
 from fedpac.mods.ckks import Ckks
 from fedpac.provenance import provenance
@@ -28,10 +33,12 @@ from fedpac.weights import average, weighted_sum
 class Listening(ProcessEngine):
     """Keeps what the clients answered in the last round."""
 
-    def run(self, jobs):
+    heard: dict[int, Message]
+
+    def run(self, jobs: Sequence[Job]) -> Iterable[Outcome]:
         outcomes = list(super().run(jobs))
         if any(outcome.up is not None for outcome in outcomes):
-            self.heard = {outcome.client: outcome.up for outcome in outcomes}
+            self.heard = {outcome.client: outcome.up for outcome in outcomes if outcome.up is not None}
         return outcomes
 
 
@@ -42,58 +49,64 @@ def main() -> None:
     print(f"# {about['command']}; seed 0; commit {about['commit']}; {versions}")
     columns = "encryption,round,seconds,megabytes_up,megabytes_down,received_percent,error_of_heads,error_of_body"
     print(columns, flush=True)
-    medians = {}
-    for encryption in ("none", "ckks"):
-        values = {
-            "method": "fedpac",
-            "data": {"dataset": "fashion-mnist", "clients": 20},
-            "privacy": {"encryption": encryption},
-            "run": {"rounds": rounds, "evaluate_every": rounds, "personal_every": 0},
-        }
-        config = make_config(values)
-        scenario = build(config.data, 0)
-        seconds = []
-        with tempfile.TemporaryDirectory() as folder:
-            task, method = make_task(config, scenario, key=Path(folder) / "ckks.key"), config.make_method()
-            if encryption == "ckks":
-                (mod,) = task.mods
-                assert isinstance(mod, Ckks)
-                print(f"# {mod.parameters}", flush=True)
-            with Listening(task, method, scenario.clients) as engine:
-                federation = make_federation(config, task, method, engine)
-                for report in federation.rounds():
-                    seconds += [report.seconds] if 1 < report.round < rounds else []  # neither start nor evaluation
-                    scores = report.accuracies("received")
-                    shown = f"{100 * sum(scores) / len(scores):.3f}" if scores else ""
-                    off = ["", ""] if encryption == "none" else [f"{e:.2e}" for e in errors(task, federation, engine)]
-                    up, down = report.bytes_up / 1e6, report.bytes_down / 1e6
-                    row = (encryption, report.round, f"{report.seconds:.3f}", f"{up:.1f}", f"{down:.1f}", shown, *off)
-                    print(*row, sep=",", flush=True)
-        medians[encryption] = statistics.median(seconds)
-    ratio = medians["ckks"] / medians["none"]
-    print(
-        f"# median seconds of a round: {medians['none']:.3f} plain, {medians['ckks']:.3f} encrypted, {ratio:.2f} times"
-    )
+    seconds: dict[str, list[float]] = {"none": [], "ckks": []}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        running = {encryption: start(encryption, rounds, folder, stack) for encryption in seconds}
+        (mod,) = running["ckks"].task.mods
+        assert isinstance(mod, Ckks)
+        print(f"# {mod.parameters}", flush=True)
+        for t in range(1, rounds + 1):
+            for encryption, federation in running.items():  # in turns: what else the machine does hits both alike
+                report = federation.step()
+                seconds[encryption] += [report.seconds] if 1 < t < rounds else []  # neither start nor evaluation
+                scores = report.accuracies("received")
+                shown = f"{100 * sum(scores) / len(scores):.3f}" if scores else ""
+                off = ["", ""] if encryption == "none" else [f"{error:.2e}" for error in errors(federation)]
+                up, down = report.bytes_up / 1e6, report.bytes_down / 1e6
+                row = (encryption, t, f"{report.seconds:.3f}", f"{up:.1f}", f"{down:.1f}", shown, *off)
+                print(*row, sep=",", flush=True)
+    plain, hidden = (statistics.median(seconds[encryption]) for encryption in seconds)
+    each = statistics.median(b / a for a, b in zip(seconds["none"], seconds["ckks"], strict=True))
+    print(f"# median seconds of a round: {plain:.3f} plain, {hidden:.3f} encrypted; median ratio {each:.2f}")
 
 
-def errors(task, federation, engine) -> tuple[float, float]:
+def start(encryption: str, rounds: int, folder: Path, stack: ExitStack) -> Federation:
+    values = {
+        "method": "fedpac",
+        "data": {"dataset": "fashion-mnist", "clients": 20},
+        "privacy": {"encryption": encryption},
+        "run": {"rounds": rounds, "evaluate_every": rounds, "personal_every": 0},
+    }
+    config = make_config(values)
+    scenario = build(config.data, 0)
+    task, method = make_task(config, scenario, key=folder / "ckks.key"), config.make_method()
+    engine = stack.enter_context(Listening(task, method, scenario.clients))
+    return make_federation(config, task, method, engine)
+
+
+def errors(federation: Federation) -> tuple[float, float]:
     """The largest difference between sums of ciphertexts and sums of what is in them: of heads, and of the body."""
 
-    def opened(parts):
-        return into_client(task.mods, Message(**parts), Context(0, 1)).message
+    engine = federation.engine
+    assert isinstance(engine, Listening)
 
-    replies = {i: opened(up) for i, up in engine.heard.items()}
+    def opened(parts: dict[str, Any]) -> Message:
+        return into_client(federation.task.mods, Message(**parts), Context(0, 1)).message
+
+    replies = {i: opened(dict(up)) for i, up in engine.heard.items()}
     heads = {i: up.weights("head") for i, up in replies.items()}
     rows: dict[int, dict[int, float]] = {}
     for i, j, weight in federation.method.peer_weights(federation.server):
         rows.setdefault(i, {})[j] = weight
-    found = opened({f"head.{i}": federation.server.state[f"head.{i}"].to_tensors() for i in rows})
+    state = federation.server.state
+    found = opened({f"head.{i}": cast(Payload, state[f"head.{i}"]).to_tensors() for i in rows})
     of_heads = max(
         difference(found.weights(f"head.{i}"), weighted_sum([heads[j] for j in used], list(used.values())))
         for i, used in rows.items()
     )
     body = average({i: up.weights("w") for i, up in replies.items()}, {i: up.number("n") for i, up in replies.items()})
-    return of_heads, difference(opened({"w": federation.server.state["w"].to_tensors()}).weights("w"), body)
+    return of_heads, difference(opened({"w": cast(Payload, state["w"]).to_tensors()}).weights("w"), body)
 
 
 def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
