@@ -16,6 +16,7 @@ from studies.rows import fill
 
 import fedpac
 from fedpac.config import make_config
+from fedpac.errors import TrainingError
 from fedpac.hostile import TARGET, with_square
 from fedpac.runs.execute import run
 from fedpac.runs.read import read_run
@@ -50,7 +51,10 @@ def measure(cell: tuple[str, str, int, str]) -> tuple[object, ...]:
     )
     honest = sorted(set(range(20)) - config.hostile.who(20, 0))
     with tempfile.TemporaryDirectory() as folder:
-        run(config, Path(folder) / "run")
+        try:
+            run(config, Path(folder) / "run")
+        except TrainingError:  # the weights of honest clients are no longer finite
+            return strength, len(honest), "diverged", ""
         accuracy = 100 * np.asarray(read_run(Path(folder) / "run").accuracy["received"][ROUNDS])[honest].mean()
         opened = f"{100 * doors_opened(Path(folder) / 'run', honest):.2f}" if attack == "backdoor" else ""
     return strength, len(honest), f"{accuracy:.2f}", opened
