@@ -66,8 +66,8 @@ class Parameters:
     def error(self) -> float:
         """What a value of a weighted average may be off by: encryption once, rounding after every product.
 
-        Rounding is multiplied by the key's value at a slot: exponentially distributed squares of mean 2/3 N, the largest
-        of which is what counts.
+        Rounding is multiplied by the key's value at a slot: squares are exponentially distributed with mean 2/3 N,
+        and the largest counts.
         """
         encryption = 3.2 * math.sqrt(RING) + math.sqrt(RING / 12)
         key = math.sqrt(2 * RING / 3 * (math.log(self.slots) + UNLUCKY))
