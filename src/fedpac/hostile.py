@@ -25,6 +25,7 @@ from fedpac.randomness import numpy_stream
 
 TARGET = 0  # the label that a backdoor opens to
 SQUARE = 5  # pixels
+OWN = "liar's "  # in a hostile client's state: what it keeps to itself
 
 
 class HostileConfig(BaseModel):
@@ -64,7 +65,11 @@ class HostileConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Lying(Mod):
-    """Hostile clients' changes of whatever they received and send back are multiplied."""
+    """Hostile clients' changes of whatever they received and send back are multiplied.
+
+    What the server makes for each client alone (all but the shared 'w') they train on as they left it: they are not so
+    foolish as to poison themselves.
+    """
 
     who: frozenset[int]
     factor: float
@@ -73,16 +78,19 @@ class Lying(Mod):
         return (yield message)
 
     def at_client(self, message: Message, context: Context) -> Way:
-        answer = yield message
         if context.client not in self.who:
-            return answer
+            return (yield message)
+        own = {name: context.state[f"{OWN}{name}"] for name in message if f"{OWN}{name}" in context.state}
+        used = Message(**{**message, **own})
+        answer = yield used
         both = [name for name in answer if name in message and alike(message[name], answer[name])]
-        return Message(**{**answer, **{name: self._changed(message, answer, name) for name in both}})
+        context.state.update({f"{OWN}{name}": answer[name] for name in both if name != "w"})
+        return Message(**{**answer, **{name: self._changed(message, used, answer, name) for name in both}})
 
-    def _changed(self, message: Message, answer: Message, name: str) -> Part:
-        before, after = message.weights(name), answer.weights(name)
+    def _changed(self, message: Message, used: Message, answer: Message, name: str) -> Part:
+        received, before, after = message.weights(name), used.weights(name), answer.weights(name)
         return {
-            key: before[key] + self.factor * (tensor - before[key]) if tensor.is_floating_point() else tensor
+            key: received[key] + self.factor * (tensor - before[key]) if tensor.is_floating_point() else tensor
             for key, tensor in after.items()
         }
 

@@ -153,9 +153,9 @@ def statement(mods: tuple[Mod, ...], memory: dict[str, Any], stopped: str | None
 
 def encryptable(method: Method) -> tuple[str, ...]:
     """The parts of the method's replies that can be encrypted; an error if there are none."""
-    if parts := method.sums():
+    if (parts := method.sums()) and method.optimizer() is None:
         return parts
-    able = ", ".join(name for name, kind in list_methods().items() if kind().sums())
+    able = ", ".join(name for name, kind in list_methods().items() if kind().sums() and kind().optimizer() is None)
     raise ConfigError(
         f"method {method.name} cannot run with privacy.encryption = 'ckks': its server does more with what clients "
         f"send than add it up, or they send nothing. Methods that can: {able}"
