@@ -34,8 +34,8 @@ from fedpac.config import make_config
 from fedpac.data.clients import Pool
 from fedpac.data.scenario import build
 from fedpac.methods.base import Which
-from fedpac.models import build_model
 from fedpac.mods.dp import noise_for
+from fedpac.networks import build_model
 from fedpac.runs.execute import run
 
 BUDGETS = (1000.0, 100.0)
