@@ -34,6 +34,7 @@ from fedpac.config import make_config
 from fedpac.data.clients import Pool
 from fedpac.data.scenario import build
 from fedpac.methods.base import Which
+from fedpac.models import Classifier
 from fedpac.mods.dp import noise_for
 from fedpac.networks import build_model
 from fedpac.runs.execute import run
@@ -45,9 +46,13 @@ SHAPE, CLASSES = (1, 28, 28), 10
 DEFENCES = ("nothing", *(f"epsilon {budget:g}" for budget in BUDGETS), "encrypted")
 PLAN = [
     *[("gradient", str(batch), defence) for batch in (1, 8, 50) for defence in DEFENCES],
-    *[("class mean", str(count), defence) for count in (1, 20) for defence in (*DEFENCES, "encrypted, guess")],
+    *[("class mean", str(count), defence) for count in (1, 20) for defence in (*DEFENCES, "encrypted and guessed")],
     *[("membership", which, defence) for which in ("received", "personal") for defence in DEFENCES[:-1]],
 ]
+
+
+def network(seed: int) -> Classifier:
+    return cast(Classifier, build_model("paper", SHAPE, CLASSES, seed))
 
 
 def psnr(one: Tensor, other: Tensor) -> float:
@@ -150,7 +155,7 @@ class Scene:
         self.pixels = Pixels(pool)
         self.x, self.y = pool.x[:2000].float() / 255, pool.y[:2000]
         self.guess = pool.x[2000:].float().mean(0) / 255
-        self.model = build_model("paper", SHAPE, CLASSES, seed=0)
+        self.model = network(0)
 
     def of_gradient(self, batch: int, defence: str) -> tuple[Tensor, Tensor]:
         """The true images, and what the attacker makes of one step on them."""
@@ -165,13 +170,13 @@ class Scene:
         """The mean image of some images of a class, and what the attacker makes of their mean feature."""
         images = self.x[self.y == k][:count]
         truth = images.mean(0, keepdim=True)
-        if defence == "encrypted, guess":
+        if defence == "encrypted and guessed":
             return truth, self.guess[None]
         with torch.no_grad():
             mean = self.model.body(self.pixels.taken(images)).mean(0)
         if budget := budget_of(defence):
             (mean,) = noisy([mean], float(mean.norm()), budget)
-        body = build_model("paper", SHAPE, CLASSES, seed=1).body if defence == "encrypted" else self.model.body
+        body = network(1).body if defence == "encrypted" else self.model.body
         return truth, invert_mean(body, mean, self.pixels)
 
 
