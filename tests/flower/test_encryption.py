@@ -197,7 +197,7 @@ def seen_in_memory(tmp_path, monkeypatch, config, *site_options) -> tuple[int, i
         runner = threading.Thread(target=lambda: made.run(config, out), daemon=True)
         runner.start()
         try:
-            until(lambda: rounds_in(out) >= 4, 300, "four rounds")
+            until(lambda: rounds_in(out) >= 4, 1200, "four rounds")
             looked_for = needles(tmp_path / "state", 4)
             server = made.service.link.process.pid
             hits, where = set(), []
