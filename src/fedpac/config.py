@@ -190,6 +190,10 @@ class FederationConfig(BaseModel):
         dict[SiteName, Annotated[int, Field(ge=0)]] | None,
         Field(description="sites that were not there from the start, and after which round they came"),
     ] = None
+    newcomers: Annotated[
+        tuple[SiteName, ...] | None,
+        Field(description="sites that take no part, and get a model after the last round: 'fedpac join --newcomer'"),
+    ] = None
     left: Annotated[
         tuple[SiteName, ...] | None,
         Field(description="sites that are not asked any more; their numbers stay theirs"),
@@ -247,7 +251,8 @@ class Config(BaseModel):
         if self.federation is None:
             del values["federation"]
         else:
-            del values["federation"]["left"]  # who has left is as who does not answer
+            for key in ("left", "newcomers"):  # who has left is as who does not answer, and who is new changes nothing
+                del values["federation"][key]
         for name, younger in YOUNGER.items():
             if (section := getattr(self, name)) is None:
                 continue

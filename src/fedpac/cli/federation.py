@@ -14,6 +14,7 @@ from fedpac.deploy import FLOWER, flower_fits, require_flower
 from fedpac.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedpac.config import Config
     from fedpac.deploy.desk import Data
 
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text and no keys. For a trial on one machine only.")]
@@ -64,6 +65,7 @@ def serve(
     chosen = make_config(read_config(config))
     if chosen.federation is None:
         raise ConfigError(f"{config} has no section [federation] with sites, classes and shape")
+    known = _sites(chosen, folder)
     host, port = _split(address)
     if certificates is None and not insecure:
         raise ConfigError("a server needs certificates and the sites' keys: --certs FOLDER ('fedpac certs' makes one)")
@@ -71,13 +73,23 @@ def serve(
         raise ConfigError("--certs and --insecure exclude each other")
     if certificates is not None:
         refuse_ckks_key(certificates)
-    out.print(
-        f"{len(chosen.federation.sites)} sites may join at {escape(address)}; results go to {escape(str(folder))}"
-    )
-    service = Service(folder.parent / f".{folder.name}-server", host, port, certificates, list(chosen.federation.sites))
+    out.print(f"{len(known)} sites may join at {escape(address)}; results go to {escape(str(folder))}")
+    service = Service(folder.parent / f".{folder.name}-server", host, port, certificates, known)
     with service:
         service.carry_out(Plan(chosen, folder, patience=patience), lambda line: out.print(escape(line), soft_wrap=True))
     out.print(f"finished; the run is in {escape(str(folder))}", soft_wrap=True)
+
+
+def _sites(chosen: Config, folder: Path) -> list[str]:
+    """Whose keys are let in: the sites of the run, which may have changed since it began, and newcomers."""
+    from fedpac.runs.folder import RunStore
+
+    store = RunStore(folder)
+    federation = (store.config(chosen.method["name"]) if store.begun else chosen).federation
+    assert federation is not None
+    assert chosen.federation is not None
+    staying = [site for site in federation.sites if site not in (federation.left or ())]
+    return staying + list(chosen.federation.newcomers or ())
 
 
 @app.command(
@@ -94,6 +106,9 @@ def join(
     ] = None,
     name: Annotated[str | None, typer.Option(help="This site's name. Default: that of the key's file.")] = None,
     keep_on: Annotated[bool, typer.Option("--stay", help="Stay for further runs when one is finished.")] = False,
+    newcomer: Annotated[
+        bool, typer.Option("--newcomer", help="Take no part: come for a model after the last round.")
+    ] = False,
     own_methods: Annotated[
         bool, typer.Option("--own-methods", help="Let the server name a method outside fedpac, installed here.")
     ] = False,
@@ -124,6 +139,8 @@ def join(
         held = own_data(data)
     else:
         raise ConfigError("a site needs data: --data FOLDER")
+    if newcomer and (stock or not flower_fits()):
+        raise ConfigError(f"--newcomer needs the persistent site, which needs flwr {FLOWER}, and excludes --stock")
     if stock or not flower_fits():
         from fedpac.deploy.stock import supernode
 
@@ -132,7 +149,7 @@ def join(
         raise typer.Exit(supernode(address, site, state, data, simulated, ca, key, ckks))
     from fedpac.deploy.persistent import Door, stay
 
-    desk = Desk(site, state, held, own_methods, ckks)
+    desk = Desk(site, state, held, own_methods, ckks, newcomer)
     for polite in (signal.SIGINT, signal.SIGTERM):
         signal.signal(polite, signal.default_int_handler)
     try:

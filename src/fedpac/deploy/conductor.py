@@ -1,6 +1,7 @@
 """The server of a federation: the rounds of one run, over a Flower grid, into a folder."""
 
 import functools
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +14,12 @@ from flwr.serverapp import Grid
 from fedpac.callbacks import Callbacks
 from fedpac.config import Config
 from fedpac.data.scenario import build
-from fedpac.engines.flower.engine import FlowerEngine, Say, SiteDirectory
+from fedpac.engines.flower.engine import GLANCE, FlowerEngine, Introduced, Say, SiteDirectory
 from fedpac.engines.flower.wire import Spec
+from fedpac.engines.site import Job, Outcome
+from fedpac.errors import FedpacError
 from fedpac.federation import Federation, RoundReport
+from fedpac.newcomers import Reception
 from fedpac.runs.execute import Census, census_of, conduct, make_task, task_for
 from fedpac.runs.folder import RunStore
 
@@ -24,7 +28,7 @@ PATIENCE = 60.0  # seconds that sites have to come before the first round begins
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run, and where it goes.
+    """What is run, and where it goes. If the folder holds a run, that goes on; newcomers are those of this config.
 
     keys       public key -> site, as registered; None where sites have none
     data_dir   for a trial: the scenario is dealt out at the sites, and here for the census
@@ -35,6 +39,10 @@ class Plan:
     keys: Mapping[bytes, str] | None = None
     patience: float = PATIENCE
     data_dir: Path | None = None
+
+    @property
+    def newcomers(self) -> tuple[str, ...]:
+        return (self.config.federation and self.config.federation.newcomers) or ()
 
 
 def conduct_federation(grid: Grid, plan: Plan, say: Say, callbacks: Callbacks | None = None) -> None:
@@ -56,9 +64,11 @@ def conduct_federation(grid: Grid, plan: Plan, say: Say, callbacks: Callbacks | 
         spec = Spec(
             federation=federation_id(plan.out), config=config.to_toml(), sites=tuple(sites), classes=classes,
             shape=tuple(sample.shape), dtype=str(sample.dtype).removeprefix("torch."), fill=int(sample.flatten()[0]),
+            newcomers=plan.newcomers, left=(config.federation and config.federation.left) or (),
         )  # fmt: skip
         directory = SiteDirectory(grid, spec, plan.keys, say)
-        needed = min(config.run.min_replies or len(sites), len(sites))
+        there = len(sites) - len(spec.left)
+        needed = 0 if store.finished else min(config.run.min_replies or there, there)
         engine = FlowerEngine(task, config.make_method(), directory, config.run.deadline, needed, plan.patience)
         if census is None:
             engine.available()  # their sizes go into the folder
@@ -66,6 +76,7 @@ def conduct_federation(grid: Grid, plan: Plan, say: Say, callbacks: Callbacks | 
 
         def farewell(federation: Federation) -> None:
             _hand_out(federation, engine)
+            _receive_newcomers(federation, engine, plan.patience)
             if config.federation is not None:  # with those who came late
                 store.write_clients(directory.rows(store.rows("clients.csv")), 0)
 
@@ -82,7 +93,7 @@ def _for_sites(config: Config) -> Config:
     """
     changes: dict[str, Any] = {"checkpoint_every": 1}
     if config.federation is not None and config.run.min_replies is None:
-        changes["min_replies"] = len(config.federation.sites)
+        changes["min_replies"] = len(config.federation.sites) - len(config.federation.left or ())
     return config.model_copy(update={"run": config.run.model_copy(update=changes)})
 
 
@@ -107,11 +118,44 @@ def _hand_out(federation: Federation, engine: FlowerEngine) -> None:
     engine.wait_for(0)
     requests = [
         (engine.request("finish", i, server.round), federation.method.send(server, i))
-        for i in sorted(engine.directory.here)
+        for i in engine.directory.participants()
     ]
     for outcome in engine.ask(requests):
         if outcome.error is not None:
             engine.directory.say(f"no model is kept at {engine.directory.name(outcome.client)}: {outcome.error.reason}")
+
+
+def _receive_newcomers(federation: Federation, engine: FlowerEngine, patience: float) -> None:
+    """Each newcomer says what it must of itself and gets a model, when it is there or comes in time."""
+    directory, server = engine.directory, federation.server
+    reception, waiting = Reception(federation.method, server), set(engine.spec.newcomers)
+    until = time.monotonic() + patience
+    while waiting:
+        directory.look()
+        for site in directory.newcomers():
+            name = engine.spec.names[site.client]
+            if name in waiting:
+                waiting.remove(name)
+                directory.say(_received(reception, engine, site) or f"{directory.name(site.client)} has its model")
+        if waiting and time.monotonic() >= until:
+            directory.say(f"did not come for a model: {', '.join(sorted(waiting))}")
+            return
+        if waiting:
+            time.sleep(GLANCE)
+
+
+def _received(reception: Reception, engine: FlowerEngine, site: Introduced) -> str | None:
+    """Why the newcomer has no model; None if it has one."""
+
+    def ask(job: Job) -> Outcome:
+        return next(iter(engine.ask([(engine.request(job.kind, job.client, job.round), job.down)])))
+
+    try:
+        down = reception.welcome(site.client, site.train, ask)
+    except FedpacError as error:
+        return f"no model for {engine.directory.name(site.client)}: {error}"
+    outcome = next(iter(engine.ask([(engine.request("welcome", site.client, reception.server.round), down)])))
+    return None if outcome.error is None else f"no model is kept: {outcome.error.reason}"
 
 
 def federation_id(out: Path) -> str:

@@ -22,8 +22,10 @@ from fedpac.errors import ConfigError, FedpacError
 from fedpac.files import explained, write_atomically
 from fedpac.message import Message
 from fedpac.methods import is_own
+from fedpac.methods.base import Which
 from fedpac.runs.execute import task_for
 from fedpac.threads import one_thread
+from fedpac.training import evaluate
 
 Data: TypeAlias = Callable[[Spec, Config, int], ClientData]
 METRICS = ("round", "split", "accuracy", "loss")
@@ -55,14 +57,24 @@ class Desk:
 
     own_methods   whether the server may name a class outside fedpac as the method, which is then imported
     ckks          the key that all sites share, for runs whose weights are encrypted
+    newcomer      whether it takes no part, and comes for a model
     """
 
-    def __init__(self, name: str, state: Path, data: Data, own_methods: bool = False, ckks: Path | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        state: Path,
+        data: Data,
+        own_methods: bool = False,
+        ckks: Path | None = None,
+        newcomer: bool = False,
+    ) -> None:
         self.name = name
         self.state = state
         self.data = data
         self.own_methods = own_methods
         self.ckks = ckks
+        self.newcomer = newcomer
         self.case: Case | None = None
         self.finished = False
 
@@ -88,9 +100,12 @@ class Desk:
             )  # fmt: skip
 
     def _open(self, spec: Spec) -> "Case":
-        if self.name not in spec.sites:
-            raise ConfigError(f"this federation has the sites {', '.join(spec.sites)}, and not '{self.name}'")
-        client = spec.sites.index(self.name)
+        if self.name not in spec.names:
+            raise ConfigError(f"this federation has the sites {', '.join(spec.names)}, and not '{self.name}'")
+        if self.newcomer != (self.name in spec.newcomers):
+            what = "takes part in this federation, and is no newcomer" if self.newcomer else "is a newcomer: --newcomer"
+            raise ConfigError(f"'{self.name}' {what}")
+        client = spec.names.index(self.name)
         values = parse_toml(spec.config, "the server's config")
         asked = make_config(values, import_own=False)
         for what, name in (("method", asked.method["name"]), ("network", asked.model)):
@@ -124,8 +139,8 @@ class Desk:
         down = Message.from_bytes(body)
         if request.since is not None:
             case.store.rewind(case.client, request.since)
-        if request.kind == "finish":
-            case.finish(request.round, down)
+        if request.kind == "finish" or request.kind == "welcome":
+            case.finish(request.round, down, new=request.kind == "welcome")
             self.finished = True
             return answer_of(request, self.name, Outcome(case.client))
         job = Job(request.kind, request.client, request.round, down)
@@ -177,10 +192,13 @@ class Case:
         with explained(self.folder):
             write_atomically(self.folder / name, text.encode(), mode=0o600)
 
-    def finish(self, round: int, down: Message) -> None:
+    def finish(self, round: int, down: Message, new: bool = False) -> None:
         """Keep the model that this client ends up with, and a report."""
-        which = self.method.reported
-        module = self.site.model_of(self.client, which, round + 1, down)
+        which: Which = "received" if new else self.method.reported
+        module = self.site.model_of(self.client, "new" if new else which, round + 1, down)
+        if new and len(self.own.test):
+            x, y = self.own.test.tensors()
+            self._note(Job("receive", self.client, round, down), evaluate(module, self.task.cast(x), y))
         here = Scenario([self.own], self.spec.classes, self.spec.shape, "federation")
         model = client_model(module, 0, which, self.method, self.task, here, self.config.model)
         path = self.folder / "model"
@@ -199,7 +217,7 @@ class Case:
         self._write(
             "report.md",
             REPORT.format(
-                site=self.spec.sites[self.client], method=self.method.title, rounds=round, sites=len(self.spec.sites),
+                site=self.spec.names[self.client], method=self.method.title, rounds=round, sites=len(self.spec.sites),
                 train=len(self.own.train), test=len(self.own.test), which=which, table=table, loading=loading,
             ),
         )  # fmt: skip

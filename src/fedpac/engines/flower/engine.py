@@ -81,7 +81,13 @@ class SiteDirectory:
         return [(client, name, "", *sizes.get(client, (0, 0))) for client, name in enumerate(self.spec.sites)]
 
     def name(self, client: int) -> str:
-        return f"site '{self.spec.sites[client]}'"
+        return f"site '{self.spec.names[client]}'"
+
+    def participants(self) -> list[int]:
+        return sorted(client for client in self.here if client < len(self.spec.sites))
+
+    def newcomers(self) -> list[Introduced]:
+        return [site for client, site in sorted(self.here.items()) if client >= len(self.spec.sites)]
 
     def _greet(self, node: int) -> None:
         request = Request(kind="hello", client=-1, round=0, spec=self.spec)
@@ -110,9 +116,11 @@ class SiteDirectory:
             return f"is refused: {error}"
         if answer.problem is not None:
             return f"('{answer.site}') cannot take part: {answer.problem.reason}"
-        if answer.site not in self.spec.sites:
+        if answer.site not in self.spec.names:
             return f"is refused: '{answer.site}' is no site of this federation"
-        client = self.spec.sites.index(answer.site)
+        if answer.site in self.spec.left:
+            return f"is refused: '{answer.site}' has left this federation"
+        client = self.spec.names.index(answer.site)
         if self.keys is not None:
             key = next((bytes(n.public_key) for n in self.grid.get_nodes() if n.node_id == node), b"")
             if self.keys.get(key) != answer.site:
@@ -120,7 +128,9 @@ class SiteDirectory:
         if client in self.here and self.here[client].node != node:
             return f"is refused: '{answer.site}' is here already"
         self.here[client] = self.seen[client] = Introduced(client, node, answer.train, answer.test)
-        self.say(f"{self.name(client)} is here, {len(self.here)} of {len(self.spec.sites)}")
+        expected = len(self.spec.sites) - len(self.spec.left)
+        count = f"{len(self.participants())} of {expected}" if client < len(self.spec.sites) else "a newcomer"
+        self.say(f"{self.name(client)} is here, {count}")
         return None
 
 
@@ -175,20 +185,21 @@ class FlowerEngine(Engine):
         start, said = time.monotonic(), 0
         while True:
             self.directory.look()
-            here = sorted(self.directory.here)
+            here = self.directory.participants()
             if self.listener is not None:
                 self.listener.present(here)
             waited = time.monotonic() - start
-            if len(here) == self.task.clients or (len(here) >= needed and waited > self.patience):
+            if len(here) == self.task.clients - len(self.spec.left) or (len(here) >= needed and waited > self.patience):
                 self.patience = 0.0
                 return here
             if waited > SILENCE + said * REMINDER:
                 said += 1
-                self.directory.say(f"waiting for {self._missing()}: {len(here)} of {self.task.clients} sites are here")
+                self.directory.say(f"waiting for {self._missing()}: {len(here)} sites are here")
             time.sleep(pause_after(waited))
 
     def _missing(self) -> str:
-        names = [name for i, name in enumerate(self.spec.sites) if i not in self.directory.here]
+        there = {*self.spec.left, *(self.spec.names[i] for i in self.directory.here)}
+        names = [name for name in self.spec.sites if name not in there]
         return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
     def run(self, jobs: Sequence[Job]) -> Iterable[Outcome]:
@@ -243,7 +254,7 @@ class FlowerEngine(Engine):
             return self._failed(request, "lost", f"was lost ({reply.error.reason})")
         try:
             answer, body = unpack(reply.content, Answer)
-            name = self.spec.sites[request.client]
+            name = self.spec.names[request.client]
             expected = (name, request.kind, request.client, request.round, node)
             given = (answer.site, answer.kind, answer.client, answer.round, reply.metadata.src_node_id)
             if given != expected:

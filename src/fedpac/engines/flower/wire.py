@@ -13,7 +13,7 @@ from fedpac.message import Message
 
 CHUNK = 4 * 2**20  # bytes: Flower moves the parts of a large message side by side
 HEADER = "fedpac"
-Errand: TypeAlias = Kind | Literal["hello", "finish"]
+Errand: TypeAlias = Kind | Literal["hello", "finish", "welcome"]
 
 
 class Spec(BaseModel):
@@ -24,10 +24,16 @@ class Spec(BaseModel):
     federation: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]  # names the run: states of two must not mix
     config: Annotated[str, Field(max_length=32_768)]  # TOML
     sites: tuple[str, ...]  # client i is sites[i]
+    newcomers: tuple[str, ...] = ()  # who gets a model and takes no part; their numbers go on from there
+    left: tuple[str, ...] = ()  # sites that are not asked any more
     classes: int
     shape: tuple[int, ...]  # of one sample
     dtype: Literal["float16", "float32", "float64", "int64"] = "float32"
     fill: int = 0  # of tokens, the largest
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.sites + self.newcomers
 
     @property
     def sample(self) -> torch.Tensor:
@@ -39,6 +45,7 @@ class Request(BaseModel):
 
     hello    who are you, and how many samples have you got?
     finish   the run is over: make your model of this last message and keep it
+    welcome  the same for a newcomer
     Every other kind is a job's.
     """
 
