@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+os.environ["COLUMNS"] = "160"  # before the command line looks: tables are not broken where a test reads them
+
 import pytest
 import torch
 

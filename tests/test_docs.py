@@ -97,7 +97,7 @@ def test_every_run_says_where_it_comes_from() -> None:
     assert runs
     for config in runs:
         for session in json.loads((config.parent / "environment.json").read_text())["sessions"]:
-            assert session["command"].startswith("fedpac ")
+            assert session["command"].startswith(("fedpac ", "python -m fedpac "))
             assert re.fullmatch(r"[0-9a-f]{12}", session["commit"]), f"{config.parent}: {session['commit']}"
             assert session["versions"]["torch"]
 

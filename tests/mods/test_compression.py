@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedpac.engines import SerialEngine, make_engine
-from fedpac.errors import MessageError
+from fedpac.errors import MessageError, RunError
 from fedpac.federation import Federation
 from fedpac.message import Message
 from fedpac.methods import list_methods, make_method
@@ -28,6 +28,10 @@ def federation(name: str, *mods: Mod, engine: str = "serial", rounds: int = 3) -
 @pytest.mark.parametrize("mod", [Float16(), TopK(0.3)])
 @pytest.mark.parametrize("name", list_methods())
 def test_every_method_runs_compressed_and_equally_on_every_engine(name, mod):
+    if name == "pfedfda" and isinstance(mod, TopK):  # the largest changes of a covariance make no covariance
+        with pytest.raises(RunError, match="'gaussian' at 'covariance' is no covariance"):
+            federation(name, mod)
+        return
     serial, process = federation(name, mod), federation(name, mod, engine="process")
     assert serial.scores() == process.scores()
     assert serial.bytes() == process.bytes()

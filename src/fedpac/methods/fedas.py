@@ -1,5 +1,6 @@
 """FedAS (Yang, Huang, Ye, CVPR 2024): clients that come back first find their way into the new body."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, cast
 
 import torch
@@ -12,6 +13,7 @@ from fedpac.collaboration.centroids import Centroids, local_centroids
 from fedpac.message import Message, Weights
 from fedpac.methods.fedper import FedPer
 from fedpac.models import section, trainable
+from fedpac.mods.dp import Kind
 from fedpac.replies import HUGE, Description, NumberLike
 from fedpac.server import Server
 from fedpac.training import Batch, Loss, features, train
@@ -69,6 +71,9 @@ class FedAS(FedPer):
 
     def replies(self, server: Server, client: int, down: Message) -> Description:
         return {**super().replies(server, client, down), "fisher": NumberLike(0, HUGE)}
+
+    def protects(self) -> Mapping[str, Kind]:
+        return {}  # nobody has worked out what the importance of its weights tells
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         traces = {i: up.number("fisher") for i, up in replies.items()}

@@ -1,5 +1,6 @@
 """FedCCFA (Chen et al., NeurIPS 2024): heads clustered class by class, for concepts that differ or drift."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, cast
 
 import torch
@@ -14,6 +15,7 @@ from fedpac.message import Message, Weights
 from fedpac.methods.base import centroids_like
 from fedpac.methods.fedrep import FedRep
 from fedpac.models import section
+from fedpac.mods.dp import Kind
 from fedpac.replies import Description, like
 from fedpac.server import Server
 from fedpac.training import Batch, Loss, cross_entropy, head_cross_entropy, train
@@ -96,6 +98,9 @@ class FedCCFA(FedRep):
         head = like(section(server.task.initial, "head"), server.task.buffers)
         own = {"head": head, "balanced": head, "centroids": centroids_like(server, f"anchors.{client}")}
         return {**super().replies(server, client, down), **own}
+
+    def protects(self) -> Mapping[str, Kind]:
+        return {}  # nobody has worked out what its balanced heads tell
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         super().merge(server, replies)

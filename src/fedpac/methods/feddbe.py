@@ -1,5 +1,6 @@
 """FedDBE (Zhang et al., NeurIPS 2023): what is a client's own is taken out of the features by a mean of its own."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, cast
 
 import torch
@@ -10,6 +11,7 @@ from fedpac.client import Client
 from fedpac.message import Message, Weights
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import load_into
+from fedpac.mods.dp import Kind
 from fedpac.replies import EXCESS_OF_MEANS, Description, TensorLike
 from fedpac.server import Server
 from fedpac.training import Batch, Loss, features, train
@@ -75,6 +77,9 @@ class FedDBE(FedAvg):
             return described
         mean = TensorLike(server.task.dtype, (server.task.features,), scale=0.0, excess=EXCESS_OF_MEANS)
         return {**described, "mean": mean}
+
+    def protects(self) -> Mapping[str, Kind]:
+        return {}  # nobody has worked out what its mean features tell
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         super().merge(server, replies)

@@ -119,7 +119,7 @@ class FedPAC(FedRep):
     def protects(self) -> Mapping[str, Kind]:
         if not self.summed_centroids or self.covariance != "identity":
             raise ConfigError(
-                "method fedpac: differential privacy needs method.summed_centroids = true and "
+                f"method {self.name}: differential privacy needs method.summed_centroids = true and "
                 "method.covariance = 'identity', so that less must be hidden"
             )
         kinds: dict[str, Kind] = {"head": "each", "statistics": "statistics", "centroids": "sum"}

@@ -1,5 +1,6 @@
 """pFedFDA (Mclaughlin and Su, NeurIPS 2024): a generative classifier in place of a trained head."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, cast
 
@@ -15,6 +16,7 @@ from fedpac.message import Message, Weights
 from fedpac.methods.base import Newcomer
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import Classifier, Section, section
+from fedpac.mods.dp import Kind
 from fedpac.replies import HUGE, Description, TensorLike
 from fedpac.replies import class_means as means_like
 from fedpac.server import Server
@@ -107,6 +109,9 @@ class PFedFDA(FedAvg):
 
     def sums(self) -> tuple[str, ...]:
         return ("w", "gaussian")
+
+    def protects(self) -> Mapping[str, Kind]:
+        return {}  # nobody has worked out what its Gaussian model tells
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         super().merge(server, replies)
