@@ -21,7 +21,7 @@ from typing import Any, Self
 from benchmarks.contender import MARK
 from fedpac.provenance import provenance
 
-NAMES = ("rounds", "peers", "flute", "weights", "scale", "crowd", "startup", "profile", "before", "cluster")
+NAMES = ("rounds", "peers", "flute", "weights", "scale", "crowd", "startup", "profile", "before", "cluster", "flower")
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PEERS_PYTHON = ROOT / ".venv-bench" / "bin" / "python"

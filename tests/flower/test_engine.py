@@ -4,6 +4,7 @@ import pytest
 from memory_grid import MemoryGrid, desks_in, directory_of, over_the_wire, spec_of
 
 from fedpac.data.scenario import build
+from fedpac.engines.flower import engine
 from fedpac.engines.flower.engine import FlowerEngine
 from fedpac.engines.flower.wire import CHUNK, Answer, Request, pack, unpack
 from fedpac.engines.serial import SerialEngine
@@ -23,8 +24,8 @@ def federation_of(tmp_path, config, scenario, deadline=None, said=None):
     grid = MemoryGrid(desks_in(tmp_path, scenario))
     task, method = make_task(config, scenario), config.make_method()
     directory = directory_of(grid, config, scenario, said)
-    engine = FlowerEngine(task, method, directory, deadline, config.run.min_replies or 4, 0.0)
-    return make_federation(config, task, method, engine), grid
+    sites = FlowerEngine(task, method, directory, deadline, config.run.min_replies or 4, 0.0)
+    return make_federation(config, task, method, sites), grid
 
 
 def numbers(report):
@@ -142,6 +143,19 @@ def test_a_server_that_is_too_far_behind_is_told_so(tmp_path, scenario):
     report = federation.engine.map([Job("learn", 0, 1, federation.method.send(federation.server, 0))])
     assert "must go on from a later checkpoint" in report[0].error.reason
     assert len(list(tmp_path.glob("client-0/*/client-0-round-*"))) == 2, "nothing was forgotten"
+
+
+def test_a_site_whose_hello_got_lost_is_asked_again(tmp_path, scenario, monkeypatch):
+    monkeypatch.setattr(engine, "ASKED", 0.0)
+    federation, grid = federation_of(tmp_path, small(2, "fedavg", run__min_replies=3), scenario)
+    grid.faults = {102: "silent"}
+    assert list(federation.engine.available()) == [0, 1, 3]
+    grid.faults = {}
+    directory = federation.engine.directory
+    for _ in range(2):
+        directory.looked = 0.0
+        directory.look()
+    assert list(federation.engine.available()) == [0, 1, 2, 3]
 
 
 def test_a_second_answer_is_not_counted(tmp_path, scenario):

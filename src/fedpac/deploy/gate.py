@@ -50,7 +50,8 @@ class Filter:
         self.keys = {b64encode(key) for key in keys}
         self.passed = PASSED if ca is not None else PASSED | REGISTRATION
         verify = ssl.create_default_context(cafile=str(ca)) if ca is not None else False
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        # a connection that SuperLink is about to close for want of use, after 5 s, must not be used
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0)
         self.client = httpx.AsyncClient(base_url=upstream, verify=verify, timeout=120.0, limits=limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,7 +112,7 @@ class Gate:
             passing, host=host, port=port, log_level="error", lifespan="off",
             ssl_certfile=certificate / "server.crt" if certificate is not None else None,
             ssl_keyfile=certificate / "server.key" if certificate is not None else None,
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=1, timeout_keep_alive=60,
         )  # fmt: skip
         self.server = uvicorn.Server(config)
         self.server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ from fedpac.task import State, Task
 
 GLANCE, LONGEST = 0.05, 0.5  # seconds between two looks for answers: at first, and when nothing comes for long
 PRESENCE = 1.0  # seconds between two looks at who is there
+ASKED = 30.0  # seconds after which a hello is taken for lost: its site may have lost the connection that brought it
 AGAIN = 10.0  # seconds until a site that could not say hello is asked again
 SILENCE, REMINDER = 2.0, 60.0  # seconds of waiting for sites until that is said, and said again
 GRACE = 60.0  # seconds that an answer may still be on its way when its deadline has passed
@@ -48,7 +49,7 @@ class SiteDirectory:
         self.say = say
         self.here: dict[int, Introduced] = {}  # client -> site
         self.seen: dict[int, Introduced] = {}  # the same, with those who have gone
-        self.asked: dict[int, str] = {}  # node -> the hello it has not answered
+        self.asked: dict[int, tuple[str, float]] = {}  # node -> the hello it has not answered, and until when it may
         self.later: dict[int, float] = {}  # node -> when to ask again
         self.looked = 0.0
 
@@ -61,9 +62,9 @@ class SiteDirectory:
         online = {node.node_id: bytes(node.public_key) for node in self.grid.get_nodes()}
         for client in [c for c, site in self.here.items() if site.node not in online]:
             self.lose(client, "is gone")
-        self.asked = {node: hello for node, hello in self.asked.items() if node in online}
-        known = {site.node for site in self.here.values()} | self.asked.keys()
         now = time.monotonic()
+        self.asked = {node: hello for node, hello in self.asked.items() if node in online and hello[1] > now}
+        known = {site.node for site in self.here.values()} | self.asked.keys()
         for node in online.keys() - known:
             if now >= self.later.get(node, 0.0):
                 self._greet(node)
@@ -93,13 +94,14 @@ class SiteDirectory:
         request = Request(kind="hello", client=-1, round=0, spec=self.spec)
         (hello,) = self.grid.push_messages([envelope(node, pack(request))])
         if hello:
-            self.asked[node] = hello
+            self.asked[node] = hello, time.monotonic() + ASKED
 
     def _hear(self) -> None:
         if not self.asked:
             return
-        for reply in self.grid.pull_messages(list(self.asked.values())):
-            node = next((n for n, hello in self.asked.items() if hello == reply.metadata.reply_to_message_id), None)
+        nodes = {hello: node for node, (hello, _) in self.asked.items()}
+        for reply in self.grid.pull_messages(list(nodes)):
+            node = nodes.get(reply.metadata.reply_to_message_id)
             if node is None:
                 continue
             del self.asked[node]
