@@ -134,12 +134,8 @@ def clocked() -> Iterator[dict[str, float]]:
 def large_data(folder: Path) -> Config:
     folder.mkdir()
     for site in SITES:
-        arrays = {
-            f"{name}_{split}": value
-            for split in ("train", "test")
-            for name, value in (("x", np.full((2, LARGE), 1e-3, np.float32)), ("y", np.array([0, 9])))
-        }
-        np.savez(folder / f"{site}.npz", **arrays)
+        x, y = np.full((2, LARGE), 1e-3, np.float32), np.array([0, 9])
+        np.savez(folder / f"{site}.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     federation = {"sites": SITES, "classes": 10, "shape": [LARGE]}
     return config_of(4, model="logistic", federation=federation)
 
