@@ -26,7 +26,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 def name_files(app: Sphinx, page: str, content: list[str]) -> None:
     """A link to a file of the repository that is no page of the site becomes its name."""
     upwards = "../" * (page.count("/") + 1)
-    content[0] = re.sub(rf"\[([^]]*)\]\({upwards}([^)#]+)\)", r"\1 (`\2` in the repository)", content[0])
+    content[0] = re.sub(rf"\[([^]]*)\]\({upwards}([^)#]+)(?:#[^)]*)?\)", r"\1 (`\2` in the repository)", content[0])
 
 
 def as_written(app: Sphinx, what: str, name: str, item: object, options: object, lines: list[str]) -> None:

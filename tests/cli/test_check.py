@@ -117,9 +117,9 @@ def test_the_example_passes(tmp_path):
     )  # fmt: skip
     assert shown.returncode == 0, shown.stdout + shown.stderr
     found = checks(shown.stdout)
-    assert len(found) == 24
+    assert len(found) == 25
     assert set(found.values()) == {"passed"}
-    assert "Blend: 24 of 24 checks passed" in shown.stdout
+    assert "Blend: 25 of 25 checks passed" in shown.stdout
 
 
 def test_the_example_runs_on_every_engine(tmp_path):
