@@ -101,7 +101,7 @@ class SiteDirectory:
             return
         nodes = {hello: node for node, (hello, _) in self.asked.items()}
         for reply in self.grid.pull_messages(list(nodes)):
-            node = nodes.get(reply.metadata.reply_to_message_id)
+            node = nodes.pop(reply.metadata.reply_to_message_id, None)  # a second answer has none
             if node is None:
                 continue
             del self.asked[node]
