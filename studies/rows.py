@@ -10,13 +10,18 @@ Cell = TypeVar("Cell", bound=Sequence[object])
 
 
 def fill(
-    path: Path, columns: Sequence[str], cells: Iterable[Cell], measure: Callable[[Cell], Sequence[object]], most: int
+    path: Path,
+    columns: Sequence[str],
+    cells: Iterable[Cell],
+    measure: Callable[[Cell], Sequence[object]],
+    most: int,
+    seeds: str = "seed 0",
 ) -> int:
     """Measure at most so many cells whose row is missing. A row begins with its cell; gives back how many were done."""
     if not path.exists():
         about = provenance()
         path.write_text(
-            f"# {about['command']}; seed 0; commit {about['commit']}; torch {about['versions']['torch']}\n"
+            f"# {about['command']}; {seeds}; commit {about['commit']}; torch {about['versions']['torch']}\n"
             f"{','.join(columns)}\n"
         )
     done = path.read_text().splitlines()
