@@ -290,14 +290,14 @@ def before(layer: nn.Module) -> Callable[[], Classifier]:
 UNUSABLE: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "an operation between": (lambda: Between(body(), head()), r"Between does not give head\(body\(x\)\) when it"),
     "dropout between": (lambda: DropoutBetween(body(), head()), r"does not give head\(body\(x\)\) while it trains"),
-    "another input": (lambda: TwoInputs(body(), head()), "forward does not take a batch of samples alone"),
+    "another input": (lambda: TwoInputs(body(), head()), "forward does not accept a batch of samples"),
     "random predictions": (before(AlwaysRandom()), "gives other scores for the same samples"),
     "a memory of its own": (before(Counting()), "gives other scores for the same samples"),
-    "input changed in place": (before(InPlace()), "changes its input in place"),
-    "a buffer that gets lost": (before(Forgetful()), r"not persistent, and so get lost: body\.0\.seen"),
-    "no gradient": (before(WithoutGradient()), r"no gradient reaches: body\.0\.layer\.weight, body\.0\.layer\.bias"),
+    "input changed in place": (before(InPlace()), "modifies its input in place"),
+    "a buffer that gets lost": (before(Forgetful()), r"in training, which are lost: body\.0\.seen"),
+    "no gradient": (before(WithoutGradient()), r"get no gradient: body\.0\.layer\.weight, body\.0\.layer\.bias"),
     "features that are no tensor": (lambda: Classifier(TwoThings(), Sum(INPUTS, CLASSES)), "gives type tuple"),
-    "a head for other features": (lambda: Classifier(body(), head(7)), "head does not take the features"),
+    "a head for other features": (lambda: Classifier(body(), head(7)), "head does not accept the features"),
     "other classes": (lambda: Classifier(body(), nn.Linear(FEATURES, 9)), r"gives \(9,\) scores.*4 classes"),
     "tokens wanted": (
         lambda: Classifier(nn.Embedding(TOKENS, 3), nn.Linear(3, CLASSES)), r"shape \(6,\) and type torch.float32"
@@ -307,7 +307,7 @@ UNUSABLE: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "half precision": (lambda: Classifier(body(), head()).bfloat16(), r"body\.0\.weight is torch\.bfloat16"),
     "complex numbers": (lambda: Classifier(body(), head()).to(torch.complex64), "is torch.complex64"),
     "all frozen": (lambda: Classifier(body(), head()).requires_grad_(False), "there is nothing to train"),
-    "state that is no tensor": (lambda: Classifier(ExtraState(INPUTS, 5), head()), r"body\._extra_state"),
+    "non-tensor state": (lambda: Classifier(ExtraState(INPUTS, 5), head()), r"body\._extra_state"),
     "weights that are computed": (old_weight_norm, "cannot be copied"),
     "a method called body": (
         lambda: type("Methods", (nn.Module,), {"body": lambda self, x: x, "head": lambda self, z: z})(),

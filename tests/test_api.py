@@ -130,13 +130,13 @@ def test_a_method_of_ones_own():
     [
         ({"method": "fedpax"}, "Did you mean 'fedpa"),
         ({"settings": {"lamda": 1}}, "Did you mean 'lam'"),
-        ({"method": FedAvg(), "settings": {"lam": 1}}, "has its own"),
+        ({"method": FedAvg(), "settings": {"lam": 1}}, "with its own settings"),
         ({"rounds": 0}, "rounds = 0"),
         ({"lr": -1}, "lr = -1"),
         ({"participation": 0}, "participation = 0"),
         ({"evaluate_every": 0}, "evaluate_every = 0"),
         ({"engine": "gpu"}, "engine = 'gpu'"),
-        ({"device": "gpu"}, "device 'gpu' cannot be used here"),
+        ({"device": "gpu"}, "device 'gpu' is not available"),
         ({"rounds": 1.5}, "rounds = 1.5"),
         ({"workers": -2}, "workers = -2"),
         ({"rounds": "2"}, "rounds = '2'"),
@@ -146,10 +146,10 @@ def test_a_method_of_ones_own():
         ({"settings": {"lam": True}}, "lam = True"),
         ({"settings": 3}, "settings = 3: expected the method's settings by name"),
         ({"method": FedAvg}, "expected a name, or an instance of a Method"),
-        ({"device": "meta"}, "device 'meta' cannot be used here"),
+        ({"device": "meta"}, "device 'meta' is not available"),
         ({"model": 3}, "the model is a int; expected a torch module"),
         ({"model": nn.Linear(INPUTS, CLASSES)}, "needs two sub-modules"),
-        ({"model": fedpac.Classifier(nn.Linear(4, 4), nn.Linear(4, CLASSES))}, "does not take samples of shape"),
+        ({"model": fedpac.Classifier(nn.Linear(4, 4), nn.Linear(4, CLASSES))}, "does not accept samples of shape"),
         ({"model": fedpac.Classifier(nn.Linear(INPUTS, 4), nn.Linear(4, 2))}, "3 classes"),
     ],
 )
@@ -166,7 +166,7 @@ def test_mistakes_are_named(change, message):
         (lambda x, y, u, v: (x[:0], y[:0], u, v), "client 1, train: there are no samples"),
         (lambda x, y, u, v: (x, y, u[:0], v[:0]), "client 1, test: there are no samples"),
         (lambda x, y, u, v: (x, y[:-1], u, v), "client 1, train: x has shape"),
-        (lambda x, y, u, v: (x * np.nan, y, u, v), "client 1, train: x has values that are infinite or not a number"),
+        (lambda x, y, u, v: (x * np.nan, y, u, v), "client 1, train: x has infinite or NaN values"),
         (lambda x, y, u, v: (x, y + 0.5, u, v), "expected one whole number per sample"),
         (lambda x, y, u, v: (x, y, u), "expected 4"),
     ],
@@ -185,8 +185,8 @@ def test_a_clients_bad_data_are_named(change, message):
         ({"clients": None}, "clients are a NoneType; expected a list"),
         ({"clients": {0: clients()[0]}}, "clients are a dict; expected a list"),
         ({"clients": [3]}, "client 0: a int given, expected 4"),
-        ({"classes": "3"}, "classes = '3'; expected how many there are"),
-        ({"classes": -1}, "classes = -1; expected how many there are"),
+        ({"classes": "3"}, "classes = '3'; expected the number of classes"),
+        ({"classes": -1}, "classes = -1; expected the number of classes"),
     ],
 )
 def test_clients_that_are_none_are_named(change, message):
@@ -197,9 +197,9 @@ def test_clients_that_are_none_are_named(change, message):
 
 def test_samples_that_cannot_be_predicted():
     model = fedpac.fit(network(), clients(), **quick()).models[0]
-    with pytest.raises(DataError, match="x is no array of numbers"):
+    with pytest.raises(DataError, match="x is not a numeric array"):
         model.predict("abc")
-    with pytest.raises(DataError, match="infinite or not a number"):
+    with pytest.raises(DataError, match="infinite or NaN"):
         model.predict(np.full((2, INPUTS), np.nan))
 
 
@@ -254,7 +254,7 @@ def test_an_exported_model_is_the_model(folder, tmp_path):
 
 
 def test_a_folder_without_a_run(tmp_path):
-    with pytest.raises(RunError, match="holds no run"):
+    with pytest.raises(RunError, match="is not a run folder"):
         fedpac.load_run(tmp_path)
 
 

@@ -161,7 +161,7 @@ def test_logs_hold_every_round(tmp_path):
     assert found == pytest.approx(means(result))
     fit([fedpac.Log(tmp_path / "b.csv")], rounds=1)
     assert (tmp_path / "b.csv").read_text().count("round,metric,value") == 1  # continued
-    with pytest.raises(ConfigError, match=r"a log is a .jsonl or a .csv file"):
+    with pytest.raises(ConfigError, match=r"a log must be a .jsonl or .csv file"):
         fedpac.Log("rounds.txt")
 
 
@@ -199,6 +199,14 @@ def test_tracking_on_the_command_line(fedpac, tmp_path):
     code, _, complaint = fedpac(*run, "--out", "q", "--track", "wandb:me")
     assert (code, "expected a file .jsonl or .csv, tensorboard:FOLDER" in complaint) == (1, True)
     assert not (tmp_path / "q").exists()
+
+
+def test_a_resumed_run_goes_on_in_the_same_log(fedpac, tmp_path):
+    how = ("run", "--dataset", "digits", "--clients", 2, "--rounds", 2, "--model", "logistic", "--engine", "serial")
+    assert fedpac(*how, "--no-figures", "--out", "r", "--track", "rounds.jsonl")[0] == 0
+    assert fedpac("resume", "r", "--rounds", 4, "--no-figures", "--track", "rounds.jsonl")[0] == 0
+    lines = (tmp_path / "rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3, 4]
 
 
 def test_trackers_by_name():

@@ -98,7 +98,7 @@ def test_own_data_are_trained_alike_whether_they_are_named_or_implied():
         ("run.engine=gpu", "config: run.engine = 'gpu'"),
         ("data.clients=-3", "config: data.clients = -3"),
         ("data.clients=9999999999", "config: data.clients"),
-        ("data.beta=0.5", "beta means nothing in scenario 'groups'"),
+        ("data.beta=0.5", "beta has no effect in scenario 'groups'"),
         ("model=resnet", "config: model = 'resnet'"),
         ("run=5", "config: run = 5"),
         ("data.clients.x=5", "config: data.clients"),

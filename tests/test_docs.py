@@ -13,7 +13,7 @@ import matplotlib
 import pytest
 from benchmarks.pages import filled
 
-from fedpac.methods import find_method
+from fedpac.methods import PAPER, find_method
 from fedpac.report.drawing import draw
 from fedpac.report.page import exact_text, figure_settings, page_text
 from fedpac.runs.read import read_run
@@ -21,6 +21,7 @@ from fedpac.tables.cells import cells
 from fedpac.tables.results import ResultsFolder
 from fedpac.tables.rows import FilledTable
 from fedpac.tables.spec import shipped
+from fedpac.version import __version__
 
 ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "results" / "fashion-mnist-20"
@@ -85,11 +86,37 @@ def test_every_committed_figure_belongs_to_an_experiment() -> None:
 def test_the_pictures_of_readme_are_what_the_runs_give(tmp_path: Path) -> None:
     """`python studies/readme_pictures.py` draws them again."""
     subprocess.run([sys.executable, ROOT / "studies" / "readme_pictures.py", tmp_path], check=True, capture_output=True)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3
+    pages = "".join((ROOT / page).read_text() for page in ("README.md", "docs/verdict.md"))
     for path in tmp_path.iterdir():
-        assert f"docs/img/{path.name}" in (ROOT / "README.md").read_text()
+        assert f"img/{path.name}" in pages
+        assert path.stat().st_size < 1_000_000
         if path.suffix == ".svg":
             assert path.read_bytes() == (ROOT / "docs" / "img" / path.name).read_bytes()
+
+
+def test_the_table_of_alternatives_counts_what_its_page_lists() -> None:
+    """A method counts where the page has a plain tick; the first column is this project's."""
+    page = (ROOT / "docs" / "alternatives.md").read_text()
+    rows = re.findall(r"^\| ([\w -]+) ((?:\| [✓(~–][^|]* ){7})\|$", page, re.MULTILINE)
+    assert {name for name, _ in rows} == {find_method(name).title for name in PAPER}
+    ticks = [[cell.strip().startswith("✓") for cell in cells.strip("| ").split("|")] for _, cells in rows]
+    counted = [sum(column) for column in zip(*ticks, strict=True)]
+    (told,) = re.findall(r"^\| of the 22 methods, correct \| (.+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert [int(cell.removeprefix("about ")) for cell in told.split(" | ")] == counted
+    assert len(set(re.findall(r"\| ([0-9a-f]{7}) \|", page))) == len(counted) - 1
+
+
+def test_the_changelog_has_a_section_for_every_version() -> None:
+    """The newest first, each with its date; the code is at the newest of them."""
+    heads = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heads[0] == "Unreleased"
+    found = [re.fullmatch(r"(\d+)\.(\d+)\.(\d+) - (2\d{3}-\d\d-\d\d)", head) for head in heads[1:]]
+    assert all(found)
+    order = [(*map(int, one.groups()[:3]), one[4]) for one in found if one]
+    assert order == sorted(order, reverse=True)
+    assert heads[1].split()[0] == __version__
+    assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_every_run_says_where_it_comes_from() -> None:
@@ -227,6 +254,9 @@ def test_the_table_of_compression_is_that_of_the_file() -> None:
         "docs/own-data.md",
         "docs/python-api.md",
         "docs/models.md",
+        "docs/alternatives.md",
+        "docs/releases.md",
+        "CHANGELOG.md",
         "examples/hospitals/README.md",
         "examples/notebooks/README.md",
     ],

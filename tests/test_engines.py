@@ -115,7 +115,7 @@ def test_too_few_answers_change_nothing():
     federation = Federation(task, method, SerialEngine(task, method, data), min_replies=4)
     federation.step()
     before = Message(**federation.server.state).to_bytes()
-    with pytest.raises(RoundLostError, match=r"round 2: 3 of at least 4 clients answered \(client 1, round 2: ZeroDiv"):
+    with pytest.raises(RoundLostError, match=r"round 2: 3 of at least 4 clients replied \(client 1, round 2: ZeroDiv"):
         federation.step()
     assert (federation.server.round, Message(**federation.server.state).to_bytes()) == (1, before)
 
@@ -137,7 +137,7 @@ def test_a_worker_that_is_lost_is_replaced_and_nothing_is_different(deed, tmp_pa
 def test_a_client_that_ends_every_worker_costs_its_reply_and_not_the_run():
     finished = run_federation(Broken(deed="dies"), rounds=3, min_replies=1, engine=two_workers)
     assert [[(f.client, f.cause) for f in report.failed] for report in finished.reports] == [[], [(1, "lost")], []]
-    with pytest.raises(RunError, match=r"client 1 was ended by signal 9"):
+    with pytest.raises(RunError, match=r"client 1 was killed by signal 9"):
         run_federation(Broken(deed="dies"), rounds=3, engine=two_workers)
 
 
@@ -148,7 +148,7 @@ def test_a_client_that_is_late_costs_its_reply():
     assert time.monotonic() - start < 30
     (failure,) = finished.reports[1].failed
     assert (failure.client, failure.cause) == (1, "deadline")
-    assert failure.reason == "client 1 did not answer within 1 s"
+    assert failure.reason == "client 1 did not reply within 1 s"
 
 
 def test_what_failed_equals_what_was_not_chosen():

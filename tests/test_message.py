@@ -84,7 +84,7 @@ def test_a_part_of_another_kind_is_named():
         ('{"n": %s}' % ("9" * 400), "'n' is a number too large"),
         ('{"n": %s}' % ("9" * 5000), "not a fedpac message"),
         ('{"n": "1"}', "'n' is a str"),
-        ('{"w": 1}', "'w' is there twice"),
+        ('{"w": 1}', "'w' occurs twice"),
         ('["n"]', "not a fedpac message"),
         ("[" * 100_000, "not a fedpac message"),
     ],

@@ -64,7 +64,7 @@ def test_a_client_with_one_class_has_no_auroc():
 @pytest.mark.parametrize("name", METRICS)
 def test_better_predictions_are_better(name):
     """The direction that `higher` names is right."""
-    classes = name not in ("r2", "mae")
+    classes = name not in ("r2", "mae", "mse")
     y = torch.tensor([0, 1, 2, 1]) if classes else torch.tensor([0.0, 1.0, 2.0, 1.5])
     good = 3.0 * torch.nn.functional.one_hot(y, 3) if classes else y[:, None] + 0.1
     bad = -3.0 * torch.nn.functional.one_hot(y, 3) if classes else 2 - y[:, None]
@@ -75,7 +75,7 @@ def test_better_predictions_are_better(name):
 def test_unknown_metrics_are_refused():
     with pytest.raises(ConfigError, match="Did you mean 'auroc'"):
         check_names(["auroq"], 3)
-    with pytest.raises(ConfigError, match="there is no metric of numbers 'accuracy'"):
+    with pytest.raises(ConfigError, match="there is no regression metric 'accuracy'"):
         check_names(["accuracy"], 0)
 
 
@@ -84,11 +84,11 @@ def test_unknown_metrics_are_refused():
     [
         ({"test/auroc": 1.5}, "'test/auroc' is 1.5; expected 0 to 1"),
         ({"test/auroc": math.nan}, "is nan"),
-        ({"test/secret": 1.0}, "not asked for"),
-        ({"rows/auroc": 0.5}, "not asked for"),
+        ({"test/secret": 1.0}, "not requested"),
+        ({"rows/auroc": 0.5}, "not requested"),
         ({"test/confusion 0 9": 1.0}, "expected two classes"),
         ({"test/confusion 0": 1.0}, "expected two classes"),
-        ({"test/confusion": 1.0}, "not asked for"),
+        ({"test/confusion": 1.0}, "not requested"),
         ({"test/auroc": 0.5, "validation/confusion 0 1": 3.0}, None),
     ],
 )
@@ -115,6 +115,6 @@ def test_nothing_is_measured_unless_asked():
 
 
 def test_a_metric_that_the_task_does_not_have_ends_before_the_first_round():
-    with pytest.raises(ConfigError, match="there is no metric of classes 'mae'"):
+    with pytest.raises(ConfigError, match="there is no classification metric 'mae'"):
         start_federation(make_method("fedavg"), metrics=("mae",))
     assert CLASSES > 1

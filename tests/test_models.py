@@ -52,7 +52,7 @@ def test_initial_weights_come_from_the_runs_own_stream():
 
 
 def test_other_image_sizes_are_refused_with_the_way_out():
-    with pytest.raises(ConfigError, match=r"\(1, 28, 28\) or \(3, 32, 32\), not \(1, 8, 8\).*network of your own"):
+    with pytest.raises(ConfigError, match=r"\(1, 28, 28\) or \(3, 32, 32\), not \(1, 8, 8\).*your own network"):
         paper_cnn((1, 8, 8), 10)
 
 
@@ -64,7 +64,7 @@ def test_a_module_without_body_and_head_is_refused():
 def test_weights_outside_body_and_head_are_refused():
     model = Classifier(nn.Linear(2, 2), nn.Linear(2, 2))
     model.extra = nn.Linear(1, 1)
-    with pytest.raises(ConfigError, match=r"do not belong to them: extra\.weight, extra\.bias"):
+    with pytest.raises(ConfigError, match=r"outside its body and its head: extra\.weight, extra\.bias"):
         check_model(model)
 
 

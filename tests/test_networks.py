@@ -135,7 +135,7 @@ def test_a_usual_module_is_parted(head, features):
 
 @pytest.mark.parametrize("head", ["features", "classifier.0"])
 def test_a_layer_that_is_not_the_last_is_refused(head):
-    with pytest.raises(ConfigError, match=f"Usual is not head.* with the head '{head}'|does not take the features"):
+    with pytest.raises(ConfigError, match=f"Usual is not head.* with the head '{head}'|does not accept the features"):
         task_of(fedpac.split(Usual(), head=head), torch.zeros(6))
 
 

@@ -47,7 +47,7 @@ def test_every_method_gives_what_it_says(name):
     result, (x, y) = trained(name), stranger()
     before, gets = Message(**result.server.state).to_bytes(), result.method.newcomer()
     if not gets.labelled:
-        with pytest.raises(ConfigError, match=f"{result.method.title} shares nothing that predicts"):
+        with pytest.raises(ConfigError, match=f"{result.method.title} shares no predictive part"):
             result.welcome(x, y)
     else:
         assert result.welcome(x, y).predict_proba(x).shape == (len(x), CLASSES)
@@ -201,11 +201,11 @@ def test_images_are_normalised_as_the_participants():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda x, y: (x, None), "x and y belong together"),
+        (lambda x, y: (x, None), "pass x and y together"),
         (lambda x, y: (x[:, :3], y), r"the newcomer: samples are torch.float32 of shape \(3,\)"),
         (lambda x, y: (x, y + 9), "the newcomer: y has the label 10, allowed are 0 to 3"),
         (lambda x, y: (x, y[:-1]), "the newcomer: x has shape"),
-        (lambda x, y: (x * torch.nan, y), "the newcomer: x has values that are infinite or not a number"),
+        (lambda x, y: (x * torch.nan, y), "the newcomer: x has infinite or NaN values"),
     ],
 )
 def test_samples_that_do_not_fit_are_named(change, told):
@@ -221,7 +221,7 @@ def test_statistics_that_cannot_be_are_refused():
         hello = result.method.introduce(visit(result.task, data, 0), job.down)
         return Outcome(4, Message(**{**hello, "n": 7}))
 
-    with pytest.raises(RunError, match="refused: client 4: 'statistics'"):
+    with pytest.raises(RunError, match="rejected: client 4: 'statistics'"):
         Reception(result.method, result.server).welcome(4, 6, lie)
 
 
@@ -246,5 +246,5 @@ def test_the_page_says_what_the_methods_say():
     told = {name: row[1:] for row in rows for name in re.findall(r"`(.+?)`", row[0])}
     gets = {name: make_method(name).newcomer() for name in list_methods()}
     assert told == {
-        name: (new.labelled or "nothing: it must take part", new.without or "nothing") for name, new in gets.items()
+        name: (new.labelled or "nothing: it must participate", new.without or "nothing") for name, new in gets.items()
     }

@@ -96,7 +96,7 @@ def test_a_token_that_the_model_does_not_know_is_told_before_the_first_round():
     data = token_data()
     data[0].train.pool.x[-1, 0] = TOKENS
     scenario = Scenario(data, CLASSES, (5,), "tokens")
-    with pytest.raises(ConfigError, match=r"does not take samples of shape \(5,\) and type torch.int64: IndexError"):
+    with pytest.raises(ConfigError, match=r"does not accept samples of shape \(5,\) and type torch.int64: IndexError"):
         fedpac.fit(drawn(ODD["tokens"].make), scenario, rounds=1, engine="serial")
 
 

@@ -109,9 +109,9 @@ def test_without_one_nothing_is_kept(name):
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_methods_that_do_not_average_refuse_it_by_name(name):
-    with pytest.raises(ConfigError, match=f"method {name} has no average"):
+    with pytest.raises(ConfigError, match=f"method {name} does not average models"):
         make_config({"method": name, "server": {"optimizer": "adam"}})
-    with pytest.raises(ConfigError, match=f"method {name} has no average"):
+    with pytest.raises(ConfigError, match=f"method {name} does not average models"):
         start(make_method(name), kind="momentum")
 
 

@@ -43,7 +43,7 @@ def test_a_number_is_predicted_and_r2_stands_for_accuracy():
     assert report.measured("received", "test/mae")[1] == pytest.approx(np.abs(predicted - y_test).mean(), abs=1e-5)
     assert report.measured("received", "validation/r2").keys() == {0, 1, 2}
     assert result.selected.server.round >= 1
-    with pytest.raises(ConfigError, match="predicts a number"):
+    with pytest.raises(ConfigError, match="is a regression model"):
         result.models[1].predict_proba(x_test)
 
 
@@ -54,7 +54,7 @@ def test_engines_agree():
 
 @pytest.mark.parametrize("name", [name for name, cls in list_methods().items() if cls.needs_classes])
 def test_methods_that_need_classes_refuse_by_name(name):
-    with pytest.raises(ConfigError, match=f"method {name}: its rule needs classes"):
+    with pytest.raises(ConfigError, match=f"method {name}: it needs classes"):
         fitted(name)
 
 
@@ -74,10 +74,10 @@ def test_numbers_are_not_taken_for_classes():
 
 @pytest.mark.parametrize("training", [{"label_smoothing": 0.1}, {"class_weights": "balanced"}])
 def test_losses_of_classes_are_refused(training):
-    with pytest.raises(ConfigError, match="are for classes; here a number is predicted"):
+    with pytest.raises(ConfigError, match="need classes, but this task is regression"):
         fitted(training=training)
 
 
 def test_metrics_of_classes_are_refused():
-    with pytest.raises(ConfigError, match="no metric of numbers 'auroc'"):
+    with pytest.raises(ConfigError, match="no regression metric 'auroc'"):
         fitted(metrics=["auroc"])

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpac.collaboration.centroids import Centroids, global_centroids
 from fedpac.collaboration.weights import bounded
 from fedpac.config import make_config
 from fedpac.data.scenario import build
@@ -73,10 +74,26 @@ def test_the_rules_are_what_their_papers_say():
         np.testing.assert_allclose(average(even, shares)["a"].numpy(), np.median(rows[:4], axis=0))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_liar_cannot_move_centroids_nor_win_by_claiming_many_samples(kind):
+    random = np.random.default_rng(0)
+    honest = [Centroids(torch.tensor([5, 5, 0]), torch.from_numpy(random.normal(1.0, 0.1, (3, 4)))) for _ in range(8)]
+    liar = Centroids(torch.tensor([9_000_000, 5, 5]), torch.full((3, 4), -30.0, dtype=torch.float64))
+    clean = global_centroids(honest).means
+    with aggregating(Rule(kind=kind)):
+        found = global_centroids([*honest, liar])
+    assert float((found.means[:2] - clean[:2]).norm(dim=1).max()) < 0.2
+    assert found.counts.tolist() == [9_000_040, 45, 5]
+    assert float((global_centroids([*honest, liar]).means[0] - clean[0]).norm()) > 50  # the attack is real
+    with aggregating(Rule(kind=kind)):
+        few = global_centroids([*honest[:1], liar]).means
+    torch.testing.assert_close(few[0], honest[0].means[0])  # of two, the shorter
+
+
 def test_outside_the_server_nothing_changes_and_two_replies_are_too_few():
     pair = numbers(replies([[1.0], [3.0]]))
     assert float(average(*pair)["a"]) == 2
-    with aggregating(Rule(kind="median")), pytest.raises(ConfigError, match="three replies at least"):
+    with aggregating(Rule(kind="median")), pytest.raises(ConfigError, match="at least three replies"):
         average(*pair)
     assert float(average(*pair)["a"]) == 2
 
@@ -88,7 +105,7 @@ def test_every_rule_runs_under_methods_that_average(name, kind, tmp_path):
 
 
 def test_methods_without_an_average_refuse():
-    with pytest.raises(ConfigError, match="method local has no average"):
+    with pytest.raises(ConfigError, match="method local does not average models"):
         make_config({"method": "local", "server": {"aggregation": "median"}})
 
 

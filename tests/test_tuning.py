@@ -70,7 +70,7 @@ def test_nothing_is_run_twice(tuned):
 
 
 def test_another_budget_is_another_folder(tuned):
-    with pytest.raises(RunError, match="other settings or another budget"):
+    with pytest.raises(RunError, match="different settings or a different budget"):
         search(tuned.folder, 7, run={**VALUES["run"], "rounds": 3})
 
 

@@ -103,7 +103,7 @@ def fit(
                network, by the squared error, and R^2 stands for accuracy; methods that need classes refuse
     validation_share  held out of each client's training data; `result.selected` is then the round that they choose
     select_by  the metric that they choose by; unset, accuracy
-    patience   stop after so many evaluations without a better one on validation data
+    patience   stop after this many evaluations without improvement on validation data
     privacy    the section [privacy] of a config: {"encryption": "ckks"}, for instance
     callbacks  see every round: functions that take its report, or fedpac.callbacks. One that returns True or raises
                ends the training, and what was trained is kept: `result.stopped` says why
@@ -174,7 +174,7 @@ def _copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model)
     except Exception as error:  # weights that are computed when they are read, as by the old weight_norm
         raise ConfigError(
-            f"the model {type(model).__name__} cannot be copied, but every client needs one: "
+            f"the model {type(model).__name__} cannot be copied, but every client needs its own copy: "
             f"{type(error).__name__}: {error}"
         ) from None
 
@@ -189,7 +189,9 @@ def _made(method: str | Method, settings: dict[str, Any] | None) -> Method:
     if isinstance(method, str):
         return make_method(method, settings)
     if settings:
-        raise ConfigError("settings belong to a method given by name; this one is an object and has its own")
+        raise ConfigError(
+            "settings only apply to a method given by name; this method is an object with its own settings"
+        )
     return method
 
 
@@ -223,7 +225,7 @@ def load_run(
     if config.federation is not None:
         raise RunError(f"{path}: the clients' data and models are at their sites, in the folder given to 'fedpac join'")
     if selected and not config.validation_share:
-        raise RunError(f"{path} was run without validation data to choose a round by: set data.validation_share")
+        raise RunError(f"{path} was run without validation data, so no round was selected: set data.validation_share")
     saved = saved_state(store, config, SELECTED if selected else CHECKPOINT)
     if saved is None:
         raise RunError(f"{path} has no checkpoint yet: continue it with 'fedpac resume {path}'")
@@ -268,7 +270,7 @@ class Result:
     def selected(self) -> "Result":
         """The federation as it was in the round that validation data chose."""
         if self.chosen is None:
-            raise ConfigError("there are no validation data to choose a round by: set validation_share, such as 0.2")
+            raise ConfigError("there is no validation data to select a round: set validation_share, such as 0.2")
         return self.chosen
 
     @property

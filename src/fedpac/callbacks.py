@@ -77,7 +77,7 @@ class Callbacks:
 
     def __init__(self, given: Sequence[Given] = ()) -> None:
         if not isinstance(given, Sequence):
-            raise ConfigError(f"callbacks is a {type(given).__name__}; expected a list of them")
+            raise ConfigError(f"callbacks is a {type(given).__name__}; expected a list")
         self.each = [_callback(one) for one in given]
         self.round = 0
         self.stopped: Stopped | None = None
@@ -136,15 +136,16 @@ def _name(callback: Callback) -> str:
 class EarlyStopping(Callback):
     """Ends the training after `patience` evaluations without a better mean over clients on validation data.
 
-    by   'accuracy', 'loss', or another metric that is measured; needs validation_share
+    by   'accuracy', 'loss', or another metric that is measured; needs validation_share. Unset, accuracy, or R^2 where
+         a number is predicted
     """
 
-    def __init__(self, by: str = "accuracy", patience: int = 5) -> None:
-        if by not in METRICS:
+    def __init__(self, by: str | None = None, patience: int = 5) -> None:
+        if by is not None and by not in METRICS:
             raise ConfigError("EarlyStopping: " + unknown("metric", by, METRICS))
         if patience < 1:
             raise ConfigError(f"EarlyStopping: patience = {patience}; expected 1 or more")
-        self.selection = Selection(by, patience)
+        self.by, self.selection = by, Selection(by or "accuracy", patience)
         self.which: Which = "received"
 
     def begin(self, beginning: Beginning) -> None:
@@ -152,6 +153,7 @@ class EarlyStopping(Callback):
 
     def see(self, report: RoundReport) -> bool | None:
         if any(score.which == self.which for score in report.scores):
+            self.selection.by = self.by or report.metric
             found = report.measured(self.which, self.selection.key)
             if not found:
                 raise ConfigError(f"'{self.selection.key}' is not measured; set validation_share, and metrics")

@@ -52,7 +52,7 @@ class Client:
     def classes(self) -> int:
         """How many classes there are; an error where a number is predicted."""
         if not self.task.classes:
-            raise ConfigError("the method asks for classes, and here a number is predicted")
+            raise ConfigError("the method needs classes, but this task is regression")
         return self.task.classes
 
     @cached_property
@@ -92,7 +92,7 @@ class Client:
     def tensor(self, name: str, default: Tensor | None = None) -> Tensor:
         """A tensor that the client keeps; as long as it has none, the default."""
         part = self.state[name] if default is None else self.state.get(name, default)
-        assert isinstance(part, Tensor), f"client state '{name}' is no tensor"
+        assert isinstance(part, Tensor), f"client state '{name}' is not a tensor"
         return part
 
     def with_weights(self, weights: Weights) -> nn.Module:

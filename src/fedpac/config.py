@@ -31,7 +31,7 @@ SiteName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]  
 
 HOW = {"engine", "device", "workers", "deadline", "min_replies", "checkpoint_every"}  # of RunConfig
 YOUNGER = {  # keys that came later, by section
-    "data": {"validation_share", "image_size", "image_fit", "image_colour"},
+    "data": {"target", "validation_share", "image_size", "image_fit", "image_colour"},
     "federation": {"joined", "validation_share"},
     "training": {
         "optimizer", "schedule", "warmup", "step_every", "step_factor", "clip", "class_weights", "label_smoothing",
@@ -55,52 +55,50 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     rounds: Annotated[int, Field(ge=1, le=1_000_000, description="communication rounds")] = 200
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="names every random stream of the run")] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63, description="random seed of the run")] = 0
     participation: Annotated[
         float,
-        Field(gt=0, le=1, description="share of clients in a round; 1, dirichlet 0.3, scarce 0.03"),
+        Field(gt=0, le=1, description="share of clients that participate in a round; 1, dirichlet 0.3, scarce 0.03"),
     ] = 1.0
-    evaluate_every: Annotated[int, Field(ge=1, description="rounds between evaluations; the last round always")] = 5
+    evaluate_every: Annotated[
+        int, Field(ge=1, description="rounds between evaluations; the last round is always evaluated")
+    ] = 5
     personal_every: Annotated[
         int | None,
-        Field(ge=0, description="the same for personal models; 0 never, as evaluate_every if not given"),
+        Field(ge=0, description="the same for personal models; 0: never; defaults to evaluate_every"),
     ] = None
     evaluate_absentees: Annotated[
-        bool, Field(description="clients that do not take part train too, only to have their personal models scored")
+        bool, Field(description="also train clients that do not participate, just to score their personal models")
     ] = True
     evaluate_clients: Annotated[
-        int | None, Field(ge=1, description="score only so many clients, drawn anew each time; all if not given")
+        int | None, Field(ge=1, description="number of clients to evaluate, drawn anew each time; default: all")
     ] = None
-    everybody_last: Annotated[bool, Field(description="everybody takes part in the last round")] = True
+    everybody_last: Annotated[bool, Field(description="all clients participate in the last round")] = True
     metrics: Annotated[
         tuple[str, ...],
-        Field(description=f"measured of every model beside accuracy and loss: {', '.join([*METRICS, CONFUSION])}"),
+        Field(description=f"metrics in addition to accuracy and loss: {', '.join([*METRICS, CONFUSION])}"),
     ] = ()
     select_by: Annotated[
-        str | None, Field(description="the metric that validation data choose the round by; accuracy if not given")
+        str | None, Field(description="the validation metric that selects the round; default: accuracy")
     ] = None
     patience: Annotated[
-        int | None, Field(ge=1, description="stop after so many evaluations without a better one on validation data")
+        int | None, Field(ge=1, description="stop after this many evaluations without improvement on validation data")
     ] = None
     ended: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None,
-        Field(description="rounds that were the run's last, before it was extended; they count as last ones still"),
+        Field(description="former last rounds, before the run was extended; they still count as last rounds"),
     ] = None
     min_replies: Annotated[
         int | None,
-        Field(ge=1, description="a round with fewer does not count; if not given, any client that fails ends the run"),
+        Field(ge=1, description="a round with fewer replies does not count; default: any failing client ends the run"),
     ] = None
-    deadline: Annotated[
-        float | None, Field(gt=0, description="seconds that a client has to answer; no limit if not given")
-    ] = None
-    checkpoint_every: Annotated[int, Field(ge=1, description="rounds between checkpoints")] = 10
-    engine: Annotated[str, Field(description="where clients are trained: auto, process, serial, ray, flower")] = "auto"
-    device: Annotated[
-        str, Field(description="what clients are trained on: cpu, or a device of torch's such as cuda")
-    ] = "cpu"
-    workers: Annotated[int | None, Field(ge=1, le=4096, description="worker processes; one per core if not given")] = (
+    deadline: Annotated[float | None, Field(gt=0, description="seconds a client has to reply; default: no limit")] = (
         None
     )
+    checkpoint_every: Annotated[int, Field(ge=1, description="rounds between checkpoints")] = 10
+    engine: Annotated[str, Field(description="where clients are trained: auto, process, serial, ray, flower")] = "auto"
+    device: Annotated[str, Field(description="device to train on: cpu, or any torch device such as cuda")] = "cpu"
+    workers: Annotated[int | None, Field(ge=1, le=4096, description="worker processes; default: one per core")] = None
 
     @field_validator("metrics")
     @classmethod
@@ -126,7 +124,7 @@ class WireConfig(BaseModel):
 
     compression: Annotated[
         Literal["none", "float16", "top-k"],
-        Field(description="float16: half precision both ways; top-k: clients answer with their largest changes only"),
+        Field(description="float16: half precision both ways; top-k: clients send only their largest changes"),
     ] = "none"
     keep: Annotated[float, Field(gt=0, le=1, description="share of the changes that top-k keeps")] = 0.1
 
@@ -141,14 +139,14 @@ class ServerConfig(BaseModel):
 
     optimizer: Annotated[
         Literal["none", "momentum", "adam", "yogi"],
-        Field(description="how the server moves to the average: all the way, or by a server optimizer (FedOpt)"),
+        Field(description="server optimizer (FedOpt) applied to the average; none: take the average as it is"),
     ] = "none"
     aggregation: Annotated[
         Literal["mean", "median", "trimmed-mean", "krum", "clipped"],
-        Field(description="how replies are averaged; all but the mean bear some hostile clients"),
+        Field(description="how replies are aggregated; all but the mean tolerate some hostile clients"),
     ] = "mean"
     hostile: Annotated[
-        float, Field(ge=0, lt=0.5, description="share of hostile clients that trimmed-mean and krum reckon with")
+        float, Field(ge=0, lt=0.5, description="share of hostile clients that trimmed-mean and krum tolerate")
     ] = 0.2
     lr: Annotated[float | None, Field(gt=0, le=100, description="1 for momentum, 0.01 for adam and yogi")] = None
     momentum: Annotated[
@@ -176,27 +174,30 @@ class FederationConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    sites: Annotated[tuple[SiteName, ...], Field(min_length=1, description="their names; the first is client 0")]
-    classes: Annotated[int, Field(ge=1, le=100_000, description="number of classes; labels are 0 to classes - 1")]
+    sites: Annotated[tuple[SiteName, ...], Field(min_length=1, description="names of the sites; the first is client 0")]
+    classes: Annotated[
+        int, Field(ge=0, le=100_000, description="labels are 0 to classes - 1; 0 where numbers are predicted")
+    ]
     shape: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],
-        Field(min_length=1, description="of one sample; images are [channels, height, width]"),
+        Field(min_length=1, description="shape of one sample; images are [channels, height, width]"),
     ]
     validation_share: Annotated[
-        float | None, Field(gt=0, lt=1, description="share of each site's training samples that is held out; none")
+        float | None,
+        Field(gt=0, lt=1, description="share of each site's training samples held out for validation; default: none"),
     ] = None
 
     joined: Annotated[
         dict[SiteName, Annotated[int, Field(ge=0)]] | None,
-        Field(description="sites that were not there from the start, and after which round they came"),
+        Field(description="sites that joined later, and after which round"),
     ] = None
     newcomers: Annotated[
         tuple[SiteName, ...] | None,
-        Field(description="sites that take no part, and get a model after the last round: 'fedpac join --newcomer'"),
+        Field(description="sites that do not train and receive a model after the last round: 'fedpac join --newcomer'"),
     ] = None
     left: Annotated[
         tuple[SiteName, ...] | None,
-        Field(description="sites that are not asked any more; their numbers stay theirs"),
+        Field(description="sites that have left; their client numbers stay reserved"),
     ] = None
 
     @field_validator("sites")
@@ -300,12 +301,12 @@ class Config(BaseModel):
         if strangers := set(remove) - set(known):
             raise ConfigError(unknown("site", min(strangers), known))
         if there := set(add) & set(known) - left:
-            raise ConfigError(f"site '{min(there)}' takes part already")
+            raise ConfigError(f"site '{min(there)}' already takes part")
         new = [site for site in add if site not in known]
         joined = {**(federation.joined or {}), **dict.fromkeys(new, round)} or None
         gone = tuple(site for site in known if site in (left | set(remove)) - set(add)) or None
         if len(gone or ()) == len(known) + len(new):
-            raise ConfigError("all sites would have left")
+            raise ConfigError("no site would be left")
         update = {"sites": (*known, *new), "joined": joined, "left": gone}
         return self.model_copy(update={"federation": federation.model_copy(update=update)})
 
@@ -334,18 +335,18 @@ class Config(BaseModel):
         protected = self.privacy.mods(method, clients, key, self.run, secret_noise=real)
         if self.privacy.encryption != "none" and (self.server.make_optimizer() or method.optimizer()):
             raise ConfigError(
-                "privacy.encryption = 'ckks' needs server.optimizer = 'none': moments are multiplied in every round, "
-                "and a ciphertext only once"
+                "privacy.encryption = 'ckks' needs server.optimizer = 'none': moments are multiplied every round, "
+                "but a ciphertext can be multiplied only once"
             )
         if self.privacy.encryption != "none" and self.server.aggregation != "mean":
             raise ConfigError(
                 f"server.aggregation = '{self.server.aggregation}' and privacy.encryption = 'ckks' exclude each "
-                "other: a server that compares replies must read them"
+                "other: a server that compares replies must be able to read them"
             )
         if self.privacy.encryption != "none" and self.wire.compression != "none":
             raise ConfigError(
                 f"wire.compression = '{self.wire.compression}' and privacy.encryption = '{self.privacy.encryption}' "
-                "exclude each other: ciphertexts cannot be made smaller"
+                "cannot be combined: ciphertexts cannot be compressed"
             )
         encryption = [mod for mod in protected if isinstance(mod, Ckks)]  # liars do not clip, but they encrypt
         noise = [mod for mod in protected if not isinstance(mod, Ckks)]
@@ -420,7 +421,7 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
 
 def _toml(text: str) -> dict[str, Any]:
     if len(text) > LONGEST:
-        raise NotTomlError(f"it has more than {LONGEST:,} characters, and no config is that long")
+        raise NotTomlError(f"it has more than {LONGEST:,} characters, too long for a config")
     try:
         return tomllib.loads(text)
     except (RecursionError, ValueError) as error:  # the parser's own error, thousands of brackets or of digits

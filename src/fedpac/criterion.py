@@ -41,7 +41,7 @@ def check_criterion(recipe: Recipe, classes: int) -> None:
     weights = recipe.class_weights
     if not classes and (weights is not None or recipe.label_smoothing):
         raise ConfigError(
-            "training.class_weights and training.label_smoothing are for classes; here a number is predicted"
+            "training.class_weights and training.label_smoothing need classes, but this task is regression"
         )
     if isinstance(weights, tuple) and len(weights) != classes:
         raise ConfigError(f"training.class_weights has {len(weights)} numbers, but there are {classes} classes")

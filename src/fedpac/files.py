@@ -22,8 +22,8 @@ def explained(path: Path, then: str = "try again") -> Iterator[None]:
             errno.ENOSPC: f"the disk is full: free some space, then {then}",
             errno.EDQUOT: f"your disk quota is used up: free some space, then {then}",
             errno.EROFS: "the file system is read-only: choose another folder",
-            errno.EACCES: "writing there is not allowed: choose another folder or change its permissions",
-            errno.ENOTDIR: "a part of that path is a file, not a folder",
+            errno.EACCES: "permission denied: choose another folder or change its permissions",
+            errno.ENOTDIR: "part of that path is a file, not a folder",
             errno.EEXIST: "that is a file, not a folder",
         }.get(error.errno or 0, error.strerror or str(error))
         raise RunError(f"{path}: {advice}") from None

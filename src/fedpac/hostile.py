@@ -35,9 +35,9 @@ class HostileConfig(BaseModel):
 
     attack: Annotated[
         Literal["none", "sign-flip", "scaled", "label-flip", "backdoor"],
-        Field(description="what hostile clients do; for experiments"),
+        Field(description="attack of the hostile clients; for experiments"),
     ] = "none"
-    share: Annotated[float, Field(ge=0, lt=1, description="of the clients are hostile, drawn by the seed")] = 0.1
+    share: Annotated[float, Field(ge=0, lt=1, description="share of hostile clients, drawn by the seed")] = 0.1
     strength: Annotated[
         float, Field(gt=0, le=1e3, description="how many times what was learned sign-flip, scaled and backdoor send")
     ] = 10.0
@@ -56,6 +56,8 @@ class HostileConfig(BaseModel):
         """The clients' data, with what hostile ones have made of theirs; their test data stay as they are."""
         if self.attack not in ("label-flip", "backdoor"):
             return clients
+        if not classes:
+            raise ConfigError(f"hostile.attack = '{self.attack}' turns classes round; here a number is predicted")
         made = list(clients)
         for i in self.who(len(clients), seed):
             own = made[i].train
@@ -107,7 +109,7 @@ def stamped(own: Samples, share: float = 0.5) -> Samples:
     y[:count] = TARGET
     x = own.pool.x.index_select(0, own.index)
     if x.dtype != torch.uint8 or x.ndim != 4:
-        raise ConfigError("hostile.attack = 'backdoor' stamps a square on images; these samples are none")
+        raise ConfigError("hostile.attack = 'backdoor' stamps a square on images, but these samples are not images")
     x[:count] = with_square(x[:count])
     pool = Pool(x, y, own.pool.mean, own.pool.std)
     return Samples(pool, torch.arange(len(own)), rotate=own.rotate)

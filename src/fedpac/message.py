@@ -37,7 +37,7 @@ class Payload(ABC):
 
     def plus(self, weights: Weights) -> "Payload":
         """The sum with weights that can be read."""
-        raise MessageError(f"open weights cannot be added to a {type(self).__name__}")
+        raise MessageError(f"plaintext weights cannot be added to a {type(self).__name__}")
 
     @abstractmethod
     def form(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
@@ -162,7 +162,7 @@ class Message(Mapping[str, Part]):
         parts: dict[str, Part] = {**numbers, **values, **weights}
         if len(parts) < len(numbers) + len(values) + len(weights):
             twice = next(name for name in parts if (name in numbers) + (name in values) + (name in weights) > 1)
-            raise MessageError(f"the message part '{twice}' is there twice: a number, a tensor or a set of weights")
+            raise MessageError(f"the message part '{twice}' occurs twice (as a number, a tensor or a set of weights)")
         return cls(**parts)
 
     @span("messages")
@@ -217,5 +217,5 @@ def _metadata(data: bytes) -> tuple[dict[str, float], list[str]]:
     metadata = json.loads(header["__metadata__"]["fedpac"])
     numbers, empty = metadata["numbers"], metadata["empty"]
     if not (isinstance(numbers, dict) and isinstance(empty, list) and all(isinstance(name, str) for name in empty)):
-        raise ValueError("its metadata are not numbers by name and a list of names")
+        raise ValueError("its metadata are not named numbers and a list of names")
     return numbers, empty

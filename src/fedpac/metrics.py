@@ -84,11 +84,15 @@ def _calibration_error(y: Ints, p: Floats) -> float:
 
 
 def _mean_squared_error(y: Floats, p: Floats) -> float:
-    return float(np.square(y - p).mean())
+    from sklearn.metrics import mean_squared_error
+
+    return float(mean_squared_error(y, p))
 
 
 def _mean_absolute_error(y: Floats, p: Floats) -> float:
-    return float(np.abs(y - p).mean())
+    from sklearn.metrics import mean_absolute_error
+
+    return float(mean_absolute_error(y, p))
 
 
 def _r2(y: Floats, p: Floats) -> float | None:
@@ -98,17 +102,18 @@ def _r2(y: Floats, p: Floats) -> float | None:
 
 
 OF_CLASSES = {
-    "accuracy": Metric("share of samples that are right", _accuracy),
+    "accuracy": Metric("share of correct predictions", _accuracy),
     "loss": Metric("mean cross-entropy", _log_loss, higher=False, most=math.inf),
-    "balanced-accuracy": Metric("mean over classes of the share that is right", _balanced_accuracy),
-    "macro-f1": Metric("mean over classes of F1", _macro_f1),
-    "auroc": Metric("area under the ROC curve, one class against the rest, mean over classes", _auroc),
+    "balanced-accuracy": Metric("mean recall over classes", _balanced_accuracy),
+    "macro-f1": Metric("mean F1 over classes", _macro_f1),
+    "auroc": Metric("area under the ROC curve, one-vs-rest, mean over classes", _auroc),
     "brier": Metric("mean squared error of the probabilities", _brier, higher=False, most=2.0),
     "ece": Metric(f"expected calibration error, {BINS} bins", _calibration_error, higher=False),
 }
 OF_NUMBERS = {
-    "r2": Metric("share of the variance that is explained", _r2, least=-math.inf),
+    "r2": Metric("share of explained variance", _r2, least=-math.inf),
     "loss": Metric("mean squared error", _mean_squared_error, higher=False, most=math.inf),
+    "mse": Metric("mean squared error", _mean_squared_error, higher=False, most=math.inf),
     "mae": Metric("mean absolute error", _mean_absolute_error, higher=False, most=math.inf),
 }
 METRICS = OF_CLASSES | OF_NUMBERS
@@ -124,7 +129,7 @@ def check_names(names: Iterable[str], classes: int) -> tuple[str, ...]:
     known = [*(OF_CLASSES if classes else OF_NUMBERS), *([CONFUSION] if classes else [])]
     for name in names:
         if name not in known:
-            kind = "metric of classes" if classes else "metric of numbers"
+            kind = "classification metric" if classes else "regression metric"
             raise ConfigError("run.metrics: " + unknown(kind, name, known))
     return tuple(dict.fromkeys(names))
 
@@ -132,6 +137,11 @@ def check_names(names: Iterable[str], classes: int) -> tuple[str, ...]:
 def validated(names: Sequence[str], classes: int) -> tuple[str, ...]:
     """What is measured on validation data: what models are chosen by, and what was asked for."""
     return tuple(dict.fromkeys((headline(classes), "loss", *names)))
+
+
+def in_own_units(unit: float, y: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Targets that were scaled, and what was predicted of them, as users know them; and so are their errors."""
+    return (y, outputs) if unit == 1 else (unit * y, unit * outputs)
 
 
 def measure(names: Iterable[str], part: Part, y: Tensor, outputs: Tensor) -> dict[str, float]:
@@ -177,10 +187,10 @@ def misfit(measured: Mapping[str, float], names: Sequence[str], classes: int) ->
         part, _, name = key.partition(SEPARATOR)
         kind, *pair = name.split(" ")
         if part not in ("test", "validation") or kind not in names or (kind == CONFUSION) != bool(pair):
-            return f"it measured '{key[:80]}', which was not asked for"
+            return f"it sent '{key[:80]}', which was not requested"
         if kind == CONFUSION:
             if len(pair) != 2 or not all(at.isdecimal() and int(at) < classes for at in pair):
-                return f"it measured '{key[:80]}'; expected two classes of 0 to {classes - 1}"
+                return f"it sent '{key[:80]}'; expected two classes of 0 to {classes - 1}"
             least, most = 0.0, 2.0**53
         else:
             metric = (OF_CLASSES if classes else OF_NUMBERS)[kind]

@@ -35,10 +35,10 @@ def check_model(model: nn.Module) -> None:
     if lazy := [n for n, t in tensors.items() if is_lazy(t)]:
         raise _unfit(model, f"has weights without a shape yet ({_some(lazy)}): call it on a sample first")
     if odd := [n for n, t in tensors.items() if not isinstance(t, Tensor)]:
-        raise _unfit(model, f"keeps state that is no tensor ({_some(odd)}), which cannot be sent: make it a buffer")
+        raise _unfit(model, f"has non-tensor state ({_some(odd)}), which cannot be sent: make it a buffer")
     if strangers := [n for n in tensors if not n.startswith(("body.", "head."))]:
         raise _unfit(
-            model, f"has weights outside its body and its head, where all must be; these do not belong to them: "
+            model, f"has weights outside its body and its head: "
             f"{_some(strangers)}"
         )  # fmt: skip
     names = defaultdict(list)
@@ -66,16 +66,16 @@ def check_fits(model: nn.Module, sample: Tensor, classes: int) -> int:
         z: object = _look(model, x, lambda m, x: m.body(x))
     except Exception as error:
         raise ConfigError(
-            f"the model does not take samples of shape {tuple(sample.shape)} and type {sample.dtype}: {_told(error)}"
+            f"the model does not accept samples of shape {tuple(sample.shape)} and type {sample.dtype}: {_told(error)}"
         ) from None
     if not isinstance(z, Tensor) or z.dim() < 2 or len(z) != len(x):
         what = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"type {type(z).__name__}"
         raise _unfit(model, f"has a body that gives {what} for {len(x)} samples; expected one row of features for each")
-    scores: object = _tried(model, x, "its head does not take the features of its body", _in_parts)
+    scores: object = _tried(model, x, "its head does not accept the features of its body", _in_parts)
     if not isinstance(scores, Tensor) or scores.shape != (len(x), classes):
         shape = tuple(scores.shape[1:]) if isinstance(scores, Tensor) else type(scores).__name__
         raise ConfigError(
-            f"the model gives {shape} scores for a sample, but the labels name {classes} classes; set the head's size, "
+            f"the model gives {shape} scores per sample, but there are {classes} classes; change the head's size, "
             "or `classes`"
         )
     for training in (False, True):
@@ -95,7 +95,7 @@ def check_split(model: Split, sample: Tensor | None) -> Classifier:
                 expected: object = _look(whole, x, _whole)
             except Exception:  # floats where it takes whole numbers, or the other way round; check_fits says so
                 continue
-            parts = _tried(model, x, "its head does not take the features of its body", _in_parts)
+            parts = _tried(model, x, "its head does not accept the features of its body", _in_parts)
             if not isinstance(expected, Tensor) or expected.shape != parts.shape or not _close(parts, expected):
                 raise _unfit(
                     whole, f"is not head(body(x)) with the head '{model.name}': something comes after that layer, or "
@@ -154,7 +154,9 @@ def _in_parts(model: Any, x: Tensor) -> Tensor:
 def _check_forward(model: nn.Module, x: Tensor, training: bool) -> None:
     """forward(x) is head(body(x)), drawing the same random numbers."""
     parts = _tried(model, x, "it cannot be trained on two samples", _in_parts, training)
-    whole: object = _tried(model, x, "its forward does not take a batch of samples alone", _whole, training)
+    whole: object = _tried(
+        model, x, "its forward does not accept a batch of samples as its only argument", _whole, training
+    )
     if not isinstance(whole, Tensor) or whole.shape != parts.shape or not _close(whole, parts):
         raise _unfit(
             model, f"does not give head(body(x)) {'while it trains' if training else 'when it predicts'}: its "
@@ -183,7 +185,7 @@ def _check_side_effects(model: nn.Module, x: Tensor) -> None:
         return not torch.equal(given, x)
 
     if _look(model, x, changed):
-        raise _unfit(model, "changes its input in place; write the result to a new tensor")
+        raise _unfit(model, "modifies its input in place; write the result to a new tensor")
 
     def forgotten(m: nn.Module, x: Tensor) -> list[str]:
         kept = m.state_dict().keys()
@@ -192,7 +194,7 @@ def _check_side_effects(model: nn.Module, x: Tensor) -> None:
         return [n for n, b in m.named_buffers() if n in before and not torch.equal(b, before[n])]
 
     if buffers := _look(model, x, forgotten, training=True):
-        raise _unfit(model, f"changes buffers in training that are not persistent, and so get lost: {_some(buffers)}")
+        raise _unfit(model, f"modifies non-persistent buffers in training, which are lost: {_some(buffers)}")
 
 
 def _check_gradients(model: nn.Module, x: Tensor) -> None:
@@ -208,8 +210,8 @@ def _check_gradients(model: nn.Module, x: Tensor) -> None:
 
     if names := _look(model, x, unreached, training=True):
         raise _unfit(
-            model, f"has parameters that no gradient reaches: {_some(names)}. Freeze what is not to be trained with "
-            "requires_grad_(False), or remove it"
+            model, f"has parameters that get no gradient: {_some(names)}. Freeze them with "
+            "requires_grad_(False), or remove them"
         )  # fmt: skip
 
 

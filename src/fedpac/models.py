@@ -54,7 +54,7 @@ def paper_cnn(shape: tuple[int, ...], classes: int) -> Classifier:
     else:
         raise ConfigError(
             f"the paper's networks take images of shape (1, 28, 28) or (3, 32, 32), not {shape}; choose --set "
-            "model=cnn, or a network of your own (--model module:function)"
+            "model=cnn, or your own network (--model module:function)"
         )
     body = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(flat, 128), nn.LeakyReLU())
     return Classifier(body, nn.Linear(128, classes))
@@ -196,7 +196,7 @@ def reinitialised(model: nn.Module, seed: int) -> Weights:
     weights |= {name: first[name] for name, _ in model.named_parameters() if name not in learning}
     if all(torch.equal(tensor, weights[name]) for name, tensor in first.items()):
         raise ConfigError(
-            f"the model {type(model).__name__} cannot be initialised anew, which this method needs: "
-            "give at least one of its layers a reset_parameters() that draws its weights"
+            f"the model {type(model).__name__} cannot be re-initialised, which this method needs: "
+            "give at least one of its layers a reset_parameters()"
         )
     return weights

@@ -105,7 +105,7 @@ def transformer(shape: Shape, classes: int, vocabulary: int | None = None) -> Cl
     if vocabulary is None or len(shape) != 1:
         kind = "floats" if vocabulary is None else "whole numbers"
         raise ConfigError(
-            "the network 'transformer' takes sequences of tokens, whole numbers from 0 of shape (length,); these "
+            "the network 'transformer' takes token sequences, integers from 0 of shape (length,); these "
             f"samples are {kind} of shape {shape}"
         )
     return Classifier(Tokens(shape[0], vocabulary, width=64, heads=4, layers=2), nn.Linear(64, classes))
@@ -131,7 +131,7 @@ NETWORKS = {
     "resnet18-gn": Network(resnet18_gn, "images", (3, 32, 32)),
     "mlp": Network(mlp, "anything but tokens", (30,)),
     "logistic": Network(logistic_regression, "anything but tokens", (30,)),
-    "transformer": Network(transformer, "sequences of tokens", (32,)),
+    "transformer": Network(transformer, "token sequences", (32,)),
 }
 
 

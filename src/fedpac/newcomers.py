@@ -42,14 +42,14 @@ class Reception:
         hello = passage.back(outcome.up)
         _, refused = accepted({client: hello}, {client: method.introduction(server)})
         if refused:
-            raise RunError(f"what the newcomer said of itself is refused: {refused[client]}")
+            raise RunError(f"the newcomer's statistics were rejected: {refused[client]}")
         return method.welcome(server, hello)
 
     def check(self, samples: int) -> None:
         gets, title = self.method.newcomer(), self.method.title
         if not gets.labelled:
             raise ConfigError(
-                f"{title} shares nothing that predicts: a newcomer gets no model until it takes part in rounds"
+                f"{title} shares no predictive part: a newcomer gets no model until it participates in rounds"
             )
         if not samples and not gets.without:
-            raise ConfigError(f"{title} needs labelled samples of a newcomer, who then gets {gets.labelled}")
+            raise ConfigError(f"{title} needs labelled samples from a newcomer, which then gets {gets.labelled}")

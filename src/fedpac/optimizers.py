@@ -44,8 +44,8 @@ class Optimizer(BaseModel):
         if isinstance(average, Payload):
             if self.kind != "momentum":
                 raise ConfigError(
-                    f"server.optimizer = '{self.kind}' squares what clients send, and this server cannot read it: use "
-                    "'momentum', which needs sums only, or 'none'"
+                    f"server.optimizer = '{self.kind}' squares updates, which this server cannot read: use "
+                    "'momentum', which only needs sums, or 'none'"
                 )
             if averaged:
                 raise ConfigError(

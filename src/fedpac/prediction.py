@@ -70,7 +70,7 @@ class Inputs(BaseModel):
     def read_image(self, file: Path) -> NDArray[np.uint8]:
         """An image file as those that the model was trained on: (1, channels, height, width)."""
         if self.kind != "bytes":
-            raise DataError(f"this model takes samples of shape {self.shape}, not images; give an .npz file with x")
+            raise DataError(f"this model takes samples of shape {self.shape}, not images; pass an .npz file with x")
         channels, height, width = self.shape
         colour: Colour = "grey" if channels == 1 else "colour"
         pictures = (self.images or AS_THEY_ARE).model_copy(update={"colour": colour})
@@ -88,10 +88,10 @@ class Inputs(BaseModel):
         try:
             x = torch.as_tensor(x)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise DataError(f"x is no array of numbers ({error})") from None
+            raise DataError(f"x is not a numeric array ({error})") from None
         images, whole = self.kind == "bytes", self.kind != "float"
         if x.dtype == torch.uint8 and not whole:
-            raise DataError("x has bytes, but the model was trained on floats; convert it in the same way")
+            raise DataError("x has bytes, but the model was trained on floats; convert them as in training")
         if x.dtype == torch.uint8 and images:
             if x.dim() == 3 and self.shape[0] == 1:
                 x = x.unsqueeze(1)
@@ -105,12 +105,12 @@ class Inputs(BaseModel):
             if whole and not images and not self.as_floats:
                 raise DataError(f"x has {x.dtype}; the model was trained on whole numbers, such as tokens")
             if not x.float().isfinite().all():
-                raise DataError("x has values that are infinite or not a number")
+                raise DataError("x has infinite or NaN values")
             return x
         if not images:
             return x.long() if whole else x.to(self.dtype)
         if x.dtype != torch.uint8:
-            raise DataError(f"x has {x.dtype}; images are bytes (uint8), or floats that are normalised already")
+            raise DataError(f"x has {x.dtype}; images are bytes (uint8), or floats that are already normalised")
         return self.normalised(x)
 
 
@@ -136,7 +136,7 @@ class Predictor:
         """
         if not self.class_names:
             values: NDArray[np.float64] = self._scores(x)[:, 0].numpy()
-            return values
+            return self.own_units(values)
         classes: NDArray[np.int64] = self.predict_proba(x).argmax(axis=1)
         return classes
 
@@ -147,9 +147,14 @@ class Predictor:
     def predict_proba(self, x: object) -> NDArray[np.float64]:
         """(samples, classes): the probability of each class."""
         if not self.class_names:
-            raise ConfigError("this model predicts a number, and no classes: use predict")
+            raise ConfigError("this is a regression model without classes: use predict")
         proba: NDArray[np.float64] = F.softmax(self._scores(x), dim=1).numpy()  # the same for log-probabilities
         return proba
+
+    def own_units(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of a number that was scaled to train on it: in the target's units."""
+        scaled = self.preprocessing and self.preprocessing.predicted
+        return values * scaled.scale + scaled.mean if scaled else values
 
     def _scores(self, x: object) -> Tensor:
         with one_thread():
@@ -159,7 +164,7 @@ class Predictor:
         """Samples as the network takes them, up to their precision."""
         rows = self.preprocessing is not None and not isinstance(x, Tensor | np.ndarray)
         if isinstance(x, Table) and self.preprocessing is None:
-            raise DataError(f"{x.name} is a table; this model takes samples of shape {self.inputs.shape}")
+            raise DataError(f"{x.name} is a table, but this model takes samples of shape {self.inputs.shape}")
         if rows and self.preprocessing is not None:
             x = self.preprocessing.apply(x, self.optional)
         return self.inputs.prepared(x)  # type: ignore[arg-type]  # whatever it is, it is looked at

@@ -14,6 +14,8 @@ import torch
 from fedpac import native
 from fedpac.version import __version__
 
+SERVER_APP = "flwr-serverapp"  # Flower starts it for 'flwr run', with a token among its arguments
+
 
 def provenance() -> dict[str, Any]:
     return {
@@ -32,6 +34,8 @@ def provenance() -> dict[str, Any]:
 
 def _command() -> str:
     program = Path(sys.argv[0])
+    if program.name == SERVER_APP:
+        return "flwr run"
     module = ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
     return shlex.join([*module, *sys.argv[1:]])
 

@@ -12,29 +12,29 @@ class Recipe(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     lr: Annotated[float, Field(gt=0, le=100, description="learning rate of local SGD")] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1, description="heavy-ball momentum, fresh every round")] = 0.5
+    momentum: Annotated[float, Field(ge=0, lt=1, description="heavy-ball momentum, reset every round")] = 0.5
     weight_decay: Annotated[float, Field(ge=0, le=1, description="L2 decay of all trained weights")] = 5e-4
-    batch: Annotated[int, Field(ge=1, le=100_000, description="mini-batch size; the last, smaller one is used")] = 50
-    epochs: Annotated[int, Field(ge=1, le=10_000, description="E, local passes over the data each round")] = 5
+    batch: Annotated[int, Field(ge=1, le=100_000, description="mini-batch size; the last, smaller batch is used")] = 50
+    epochs: Annotated[int, Field(ge=1, le=10_000, description="E, local epochs per round")] = 5
     optimizer: Annotated[
         Literal["sgd", "adam", "adamw"],
-        Field(description="of local training, its moments fresh every round; momentum is for sgd alone"),
+        Field(description="optimizer of local training, reset every round; momentum applies to sgd only"),
     ] = "sgd"
     schedule: Annotated[
         Literal["constant", "cosine", "step"],
-        Field(description="how the learning rates fall over the rounds: not, to zero along a cosine, or in steps"),
+        Field(description="learning-rate schedule over the rounds: constant, cosine to zero, or in steps"),
     ] = "constant"
-    warmup: Annotated[
-        int, Field(ge=0, le=1_000_000, description="rounds in which the rates rise evenly to their full size")
-    ] = 0
-    step_every: Annotated[int, Field(ge=1, description="schedule 'step': rounds between two steps")] = 50
-    step_factor: Annotated[float, Field(gt=0, le=1, description="schedule 'step': what rates are multiplied by")] = 0.1
+    warmup: Annotated[int, Field(ge=0, le=1_000_000, description="rounds of linear learning-rate warm-up")] = 0
+    step_every: Annotated[int, Field(ge=1, description="schedule 'step': rounds between steps")] = 50
+    step_factor: Annotated[float, Field(gt=0, le=1, description="schedule 'step': factor per step")] = 0.1
     clip: Annotated[
-        float | None, Field(gt=0, description="largest norm of a mini-batch's gradient; unbounded if not given")
+        float | None, Field(gt=0, description="maximum gradient norm per mini-batch; default: no limit")
     ] = None
     class_weights: Annotated[
         Literal["balanced"] | tuple[Annotated[float, Field(ge=0)], ...] | None,
-        Field(description="of the loss: a number for each class, or 'balanced' by each client's own class counts"),
+        Field(
+            description="class weights of the loss: one number per class, or 'balanced' by each client's class counts"
+        ),
     ] = None
     label_smoothing: Annotated[
         float, Field(ge=0, lt=1, description="share of each label that is spread over all classes")
@@ -45,7 +45,7 @@ class Recipe(BaseModel):
         """A key that would be ignored is refused, so that nobody believes it did something."""
         said = self.model_fields_set
         if self.optimizer != "sgd" and "momentum" in said and self.momentum != Recipe.model_fields["momentum"].default:
-            raise ValueError(f"momentum is for optimizer 'sgd'; '{self.optimizer}' has moments of its own")
+            raise ValueError(f"momentum is for optimizer 'sgd'; '{self.optimizer}' has its own moments")
         for key in ("step_every", "step_factor"):
             if self.schedule != "step" and getattr(self, key) != Recipe.model_fields[key].default:
                 raise ValueError(f"{key} is for schedule 'step', but the schedule is '{self.schedule}'")

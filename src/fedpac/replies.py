@@ -129,7 +129,7 @@ def _other_keys(replies: Mapping[int, Message]) -> dict[int, str]:
         return {}
     usual = counted.most_common(1)[0][0]
     return {
-        i: "it is encrypted with another key than the others' replies" for i, used in keys.items() if used != {usual}
+        i: "it is not encrypted with the same key as the other replies" for i, used in keys.items() if used != {usual}
     }
 
 
@@ -138,7 +138,7 @@ def _misfit(up: Message, description: Description, norms: dict[str, float]) -> s
     if missing := description.keys() - up.keys():
         return f"{_listed(missing)} is missing from the reply, which has {_listed(up)}"
     if surplus := up.keys() - description.keys():
-        return f"{_listed(surplus)} is not asked for; a reply has {_listed(description)}"
+        return f"{_listed(surplus)} is unexpected; a reply has {_listed(description)}"
     for name, expected in description.items():
         part = up[name]
         if isinstance(expected, NumberLike):
@@ -190,14 +190,14 @@ def _tensor(name: str, part: Part, expected: TensorLike, up: Message, norms: dic
     if part.is_floating_point():
         size = norm(part)
         if not isfinite(size):
-            return "has values that are infinite or not a number"
+            return "has infinite or NaN values"
         if expected.scale is not None:
             norms[name] = hypot(norms.get(name, 0.0), size)
     bounded = (expected.low, expected.high) != (-inf, inf)
     if bounded and part.numel() and not expected.low <= float(part.min()) <= float(part.max()) <= expected.high:
         return f"has values outside {expected.low:g} to {expected.high:g}"
     if expected.moment and not _is_moment(part):
-        return "is no covariance: it must be symmetric, with no negative eigenvalue"
+        return "is not a covariance matrix: it must be symmetric, without negative eigenvalues"
     if expected.equal is not None and not torch.equal(part, expected.equal):
         return f"is {part.tolist()}; expected {expected.equal.tolist()}"
     if expected.sum_is is not None and float(part.sum()) != up[expected.sum_is]:
@@ -236,7 +236,7 @@ def _too_large(
             if others:
                 usual = max(usual, others[(len(others) - 1) // 2])
             if own > excess * usual and (others or scale):  # else there is nothing to compare it with
-                problems[client] = f"'{name}' has norm {own:.3g}, where {usual:.3g} is usual"
+                problems[client] = f"'{name}' has norm {own:.3g}; typical is {usual:.3g}"
                 break
     return problems
 
@@ -255,7 +255,7 @@ def _not_finite(up: Message) -> str | None:
         if tensor.layout != torch.strided:
             return f"'{name}' is {str(tensor.layout).removeprefix('torch.')}; expected a plain tensor"
         if tensor.is_floating_point() and not isfinite(norm(tensor)):
-            return f"'{name}' has values that are infinite or not a number"
+            return f"'{name}' has infinite or NaN values"
     wrong = [name for name, number in numbers.items() if number != number]
     return f"'{wrong[0]}' is not a number" if wrong else None
 
@@ -266,7 +266,7 @@ def _listed(names: Iterable[str]) -> str:
 
 def _kind(part: Part) -> str:
     if isinstance(part, Payload):
-        return "weights that cannot be read"
+        return "encrypted weights"
     return "a set of weights" if isinstance(part, dict) else "a tensor" if isinstance(part, Tensor) else "a number"
 
 

@@ -25,6 +25,8 @@ from fedpac.message import Payload, Weights
 
 Kind: TypeAlias = Literal["median", "trimmed-mean", "krum", "clipped"]
 
+BELIEVED = 3.0  # times the usual number of samples
+
 
 class Rule(BaseModel):
     """How replies are averaged, and which share of them may be hostile."""
@@ -39,9 +41,10 @@ class Rule(BaseModel):
         check_readable(replies)
         if len(replies) < 3:
             raise ConfigError(
-                f"server.aggregation = '{self.kind}' needs three replies at least to tell who is out of line; "
+                f"server.aggregation = '{self.kind}' needs at least three replies to find outliers; "
                 f"there are {len(replies)}"
             )
+        shares = believed(shares)
         f = min(math.ceil(self.hostile * len(replies)), (len(replies) - 1) // 2)
         if self.kind == "krum":
             chosen = closest(distances(replies), f)
@@ -50,6 +53,13 @@ class Rule(BaseModel):
         trimmed = f if self.kind == "trimmed-mean" else (len(replies) - 1) // 2
         centre = {name: _middle([w[name] for w in replies], trimmed) for name in replies[0]}
         return shortened(centre, replies, shares) if self.kind == "clipped" else centre
+
+
+def believed(shares: Sequence[float]) -> list[float]:
+    """Shares that add up to one, none above three times the usual: anybody can claim to have a million samples."""
+    most = BELIEVED * median(shares)
+    cut = [min(share, most) for share in shares]
+    return [share / sum(cut) for share in cut]
 
 
 _rule: ContextVar[Rule | None] = ContextVar("rule", default=None)
@@ -71,7 +81,7 @@ def current() -> Rule | None:
 
 def check_readable(replies: Sequence[Weights]) -> None:
     if any(isinstance(reply, Payload) for reply in replies):
-        raise ConfigError("server.aggregation needs to read what clients send, and this server cannot: use 'mean'")
+        raise ConfigError("server.aggregation must read the clients' updates, which this server cannot: use 'mean'")
 
 
 def shortened(centre: Weights, replies: Sequence[Weights], shares: Sequence[float]) -> Weights:

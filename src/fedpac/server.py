@@ -49,5 +49,5 @@ class Server:
 
     def tensor(self, name: str) -> Tensor:
         part = self.state[name]
-        assert isinstance(part, Tensor), f"server state '{name}' is no tensor"
+        assert isinstance(part, Tensor), f"server state '{name}' is not a tensor"
         return part

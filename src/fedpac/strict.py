@@ -45,7 +45,7 @@ def one_line_lists(toml: str) -> str:
 
 
 def _unusable(reason: object) -> ConfigError:
-    return ConfigError(f"config: a value is nested too deeply, or no config can hold it: {reason}")
+    return ConfigError(f"config: a value is nested too deeply or has an unsupported type: {reason}")
 
 
 def _plain(value: Any) -> Any:

@@ -27,7 +27,7 @@ def usable_device(name: str) -> torch.device:
         return there.device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition(":")[0]
-        raise ConfigError(f"device '{name}' cannot be used here ({reason}); 'cpu' always can") from None
+        raise ConfigError(f"device '{name}' is not available ({reason}); 'cpu' always is") from None
 
 
 class Task:

@@ -21,7 +21,7 @@ def numbers(report: RoundReport) -> dict[str, float]:
     """What trackers show of a round: means over clients, bytes and seconds."""
     found: dict[str, list[float]] = {}
     for score in report.scores:
-        values = {"test/accuracy": score.accuracy, "test/loss": score.loss, **score.measured}
+        values = {f"test/{report.metric}": score.accuracy, "test/loss": score.loss, **score.measured}
         for name, value in values.items():
             found.setdefault(f"{score.which}/{name}", []).append(value)
     means = {name: sum(values) / len(values) for name, values in found.items()}
@@ -41,7 +41,7 @@ class Log(Callback):
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         if self.path.suffix not in (".jsonl", ".csv"):
-            raise ConfigError(f"a log is a .jsonl or a .csv file, and {self.path} is none")
+            raise ConfigError(f"a log must be a .jsonl or .csv file, not {self.path}")
 
     def begin(self, beginning: Beginning) -> None:
         with explained(self.path):

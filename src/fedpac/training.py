@@ -22,7 +22,7 @@ from fedpac.criterion import Criterion
 from fedpac.data.augment import crop_and_flip
 from fedpac.errors import TrainingError
 from fedpac.message import Weights
-from fedpac.metrics import measure, validated
+from fedpac.metrics import in_own_units, measure, validated
 from fedpac.models import Section, load_into, tensors_of, trainable, weights_of
 from fedpac.native.vectors import sgd_step
 from fedpac.randomness import stream_seed
@@ -194,7 +194,7 @@ def train(
                     after_step(model)
         if not math.isfinite(parameters.sum()):  # one pass; numbers whose sum is too large have diverged as well
             raise TrainingError(
-                f"client {client.id}, round {client.round}: training diverged, the weights are no longer finite "
+                f"client {client.id}, round {client.round}: training diverged and the weights are no longer finite "
                 f"(learning rate {lr}); try a smaller learning rate"
             )
         return {name: tensor.to(weights[name].dtype) for name, tensor in weights_of(model).items()}
@@ -304,12 +304,13 @@ def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
 @span("evaluation")
 def assess(client: Client, model: nn.Module) -> tuple[tuple[float, float], dict[str, float]]:
     """(accuracy, loss) on the client's test data, and what else is to be measured, on its validation data too."""
-    task, (x, y) = client.task, client.test_set
-    outputs = logits(model, x)
+    task, unit, (x, y) = client.task, client.data.unit, client.test_set
+    y, outputs = in_own_units(unit, y, logits(model, x))
     score, measured = accuracy_and_loss(outputs, y), measure(task.metrics, "test", y, outputs)
     if client.validation_set is not None:
         x, y = client.validation_set
-        measured |= measure(validated(task.metrics, task.classes), "validation", y, logits(model, x))
+        y, outputs = in_own_units(unit, y, logits(model, x))
+        measured |= measure(validated(task.metrics, task.classes), "validation", y, outputs)
     return score, measured
 
 

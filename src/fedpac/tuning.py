@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from pydantic.fields import FieldInfo
 
 from fedpac.config import Config, changed, make_config
+from fedpac.data.scenario import predicts_numbers
 from fedpac.errors import ConfigError, RunError, TrainingError, unknown
 from fedpac.extras import library
 from fedpac.files import explained, write_atomically
@@ -93,7 +94,9 @@ class Tuned:
     def best(self) -> Trial:
         done = [trial for trial in self.trials if trial.value is not None]
         if not done:
-            raise RunError(f"{self.folder}: training diverged in all {len(self.trials)} trials; search smaller rates")
+            raise RunError(
+                f"{self.folder}: training diverged in all {len(self.trials)} trials; search smaller learning rates"
+            )
         sign = 1 if METRICS[self.budget.by].higher else -1
         return max(done, key=lambda trial: (sign * (trial.value or 0.0), -trial.number))
 
@@ -173,9 +176,11 @@ def tune(
     """Search the settings of one method; `values` is its config. What the folder has of it is not done again."""
     config = prepared(values)
     if config.federation is not None:
-        raise ConfigError("tuning a real federation would train at its sites over and over; tune on data of your own")
+        raise ConfigError(
+            "tuning a real federation would retrain at its sites for every trial; tune on your own data instead"
+        )
     space = default_space(config) | dict(parsed(one) for one in vary if _concerns(one, config))
-    by = config.run.select_by or "accuracy"
+    by = config.run.select_by or ("r2" if predicts_numbers(config.data) else "accuracy")
     budget = Budget(trials, config.run.rounds, config.run.seed, by)
     tuned = Tuned(config.method["name"], space, budget, folder, [])
     for trial in _trials(tuned, values, data_dir, workers):
@@ -295,9 +300,9 @@ def _read(tuned: Tuned) -> list[Trial]:
         header, *lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         found = [Trial(**line) for line in lines]
     except (OSError, TypeError, ValueError) as error:
-        raise RunError(f"{path} is damaged ({error}): restore it, or tune into a new folder") from None
+        raise RunError(f"{path} is damaged ({error}): restore it, or choose a new folder") from None
     if header != json.loads(json.dumps(_header(tuned))):
-        raise RunError(f"{tuned.folder} was tuned with other settings or another budget: choose a new folder")
+        raise RunError(f"{tuned.folder} was tuned with different settings or a different budget: choose a new folder")
     return found
 
 

@@ -54,11 +54,11 @@ def layer(values, *names):
 FORGERIES = {
     "huge layer": (lambda c: layer(c, "body", "0").update(out_features=2_000_000_000), "but its weights are"),
     "many mixed": (lambda c: c.update(combination={"kind": "mixture", "components": 1000}), "1000 networks are mixed"),
-    "any class": (lambda c: layer(c, "body", "0").update(layer="os.system"), "not one of torch's usual layers"),
-    "container": (lambda c: layer(c, "body").update(layer="ModuleDict"), "not one of torch's usual layers"),
-    "a setting": (lambda c: layer(c, "body", "0").update(device="cuda"), "none of its settings"),
-    "text": (lambda c: layer(c, "body", "0").update(in_features="6"), "cannot be made"),
-    "negative": (lambda c: layer(c, "body", "0").update(in_features=-6), "cannot be made|damaged"),
+    "any class": (lambda c: layer(c, "body", "0").update(layer="os.system"), "not one of the supported torch layers"),
+    "container": (lambda c: layer(c, "body").update(layer="ModuleDict"), "not one of the supported torch layers"),
+    "a setting": (lambda c: layer(c, "body", "0").update(device="cuda"), "not one of its settings"),
+    "text": (lambda c: layer(c, "body", "0").update(in_features="6"), "cannot be created"),
+    "negative": (lambda c: layer(c, "body", "0").update(in_features=-6), "cannot be created|damaged"),
     "dots": (lambda c: layer(c, "body")["parts"].update({"a.b": {"layer": "ReLU"}}), "cannot be called"),
     "padding": (
         lambda c: layer(c, "body")["parts"].update({"0": {"layer": "Conv2d", "in_channels": 1, "out_channels": 1,
@@ -66,7 +66,7 @@ FORGERIES = {
     "deep": (lambda c: c["network"].update(tree=nested(40)), "too deep"),
     "many": (lambda c: layer(c, "body").update(parts={str(i): {"layer": "ReLU"} for i in range(20_000)}), "too large"),
     "own": (lambda c: c.update(network={"kind": "own", "name": "os:system", "called": True}), "runs that code"),
-    "unknown": (lambda c: c.update(network={"kind": "named", "name": "no-such-net"}), "is not one of this version's"),
+    "unknown": (lambda c: c.update(network={"kind": "named", "name": "no-such-net"}), "is not known to this version"),
     "huge input": (lambda c: c["inputs"].update(shape=[1 << 24, 1 << 24]), "larger than any|does not take"),
     "no input": (lambda c: c["inputs"].update(shape=[]), "inputs.shape"),
     "classes": (lambda c: c.update(class_names=["a", "b"]), "one score for each of 2 classes"),
@@ -74,7 +74,7 @@ FORGERIES = {
     "a key": (lambda c: c.update(run="rm -rf"), "run"),
     "no weights": (lambda c: c.update(files={}), "names no weights"),
     "elsewhere": (lambda c: c["files"].update({"../../etc/passwd": ""}), "files"),
-    "checksum": (lambda c: c["files"].update({"weights.safetensors": ""}), "its checksum is another"),
+    "checksum": (lambda c: c["files"].update({"weights.safetensors": ""}), "its checksum does not match"),
     "memory": (lambda c: c["combination"].update(samples=1 << 28), "the memory is not"),
 }  # fmt: skip
 
@@ -99,8 +99,8 @@ def test_forged_cards_are_refused_by_name(kind, forged):
         (lambda t: t.pop("keys"), "the memory is not"),
         (lambda t: t.update(extra=torch.zeros(2)), "does not fit the network: 'extra'"),
         (lambda t: t.update({"model.head.bias": torch.zeros(4)}), "has shape"),
-        (lambda t: t["model.head.bias"].fill_(torch.nan), "infinite or not a number"),
-        (lambda t: t["votes"].fill_(77), "damaged|does not take"),
+        (lambda t: t["model.head.bias"].fill_(torch.nan), "infinite or NaN"),
+        (lambda t: t["votes"].fill_(77), "damaged|does not accept"),
     ],
 )
 def test_forged_weights_are_refused_by_name(change, message, forged):
@@ -181,5 +181,5 @@ def test_links_and_pipes_are_no_trap(forged, tmp_path):
     os.mkfifo(folder / "weights.safetensors")
     with pytest.raises(ModelError, match="is missing"):
         fedpac.load_model(folder)
-    with pytest.raises(ModelError, match="holds no model"):
+    with pytest.raises(ModelError, match="does not contain a model"):
         fedpac.load_model(tmp_path / "nothing")

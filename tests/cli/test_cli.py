@@ -37,6 +37,16 @@ def test_every_command_has_help_with_an_example(fedpac, command):
     assert f"fedpac {command}" in re.sub(r"[│\s]+", " ", text).split("Example", 1)[1]
 
 
+def test_every_argument_and_option_is_explained():
+    import typer
+
+    import fedpac.cli  # noqa: F401  (registers the commands)
+    from fedpac.cli.app import app
+
+    for name, command in typer.main.get_command(app).commands.items():
+        assert [p.name for p in command.params if not p.hidden and not (p.help or "").endswith(".")] == [], name
+
+
 @pytest.mark.parametrize("engine", ["serial", "process"])
 def test_a_profile_is_shown_and_written_and_changes_nothing(fedpac, tmp_path, engine):
     assert "where the time went" not in fedpac("run", *SMALL, "--out", "plain")[1]
@@ -157,7 +167,7 @@ def test_figures_of_a_run(fedpac):
         (["run", "--method", "json:dumps"], "not a subclass of fedpac.Method"),
         (["run", "--method", ":Thing"], "expected an importable 'package.module:Class'"),
         (["run", "--set", "method.name=3"], "method.name = 3"),
-        (["run", "--device", "gpu"], "device 'gpu' cannot be used here"),
+        (["run", "--device", "gpu"], "device 'gpu' is not available"),
         (["run", "--dataset", "digit"], "Did you mean 'digits'"),
         (["run", "--scenario", "dirichlett"], "Did you mean 'dirichlet'"),
         (["run", "--set", "training.lrr=1"], "Did you mean 'lr'"),
@@ -171,13 +181,13 @@ def test_figures_of_a_run(fedpac):
         (["run", "--engine", "gpu"], "run.engine = 'gpu'"),
         (["run", "none.toml"], "there is no config file none.toml"),
         (["run", "--set", "data.scenario=natural", "--set", "data.path=nowhere"], "nowhere"),
-        (["resume", "nothing"], "holds no run"),
-        (["compare", "nothing"], "holds no run"),
+        (["resume", "nothing"], "is not a run folder"),
+        (["compare", "nothing"], "is not a run folder"),
         (["methods", "fedprox2"], "Did you mean 'fedprox'"),
         (["data", "mnist"], "no data set 'mnist'"),
         (["data", "--download"], "name the data set"),
-        (["predict", "nothing", "x.npz"], "holds no run"),
-        (["export", "nothing"], "holds no run"),
+        (["predict", "nothing", "x.npz"], "is not a run folder"),
+        (["export", "nothing"], "is not a run folder"),
     ],
 )
 def test_mistakes_are_one_message_and_write_nothing(fedpac, tmp_path, arguments, message):
@@ -233,7 +243,7 @@ def test_methods(fedpac):
         "lam",
         "≥ 0, ≤ 1e+06",
         "centroids (5,200 B)",
-        "the server needs: sums of w, head; plaintext statistics, centroids, n",
+        "the server needs: sums of w, head; plaintext centroids, n, statistics",
     ):
         assert expected in text
 
@@ -264,7 +274,7 @@ def test_predict_and_export(fedpac):
 
     code, printed, _ = fedpac("export", "r", "--client", "client 1", "--out", "model", "--licence", "CC-BY-4.0")
     assert code == 0
-    assert "model.onnx is the same model" in printed
+    assert "model.onnx is verified" in printed
     Path("r").rename("moved")  # a bundle needs neither the run nor its data
     assert fedpac("predict", "model", "x.npz")[1] == text
     assert fedpac("predict", "model", "x.npz", "--out", "classes.csv")[1] == ""
@@ -290,8 +300,8 @@ def test_predict_and_export(fedpac):
         (["predict", "r", "x.npz", "--client", "9"], "no client 9"),
         (["predict", "r", "x.npz", "--client", "north"], "no client north; there are 0 to 3: client 0"),
         (["export", "r", "--which", "both", "--out", "m"], "expected 'received' or 'personal'"),
-        (["export", "r", "--out", "model"], "is there already"),
-        (["predict", "model", "x.npz", "--client", "1"], "one client's model: --client is for runs"),
+        (["export", "r", "--out", "model"], "already exists"),
+        (["predict", "model", "x.npz", "--client", "1"], "one client's model: --client only applies to runs"),
         (["predict", "model", "rows.csv"], "there is no file"),
     ):
         code, printed, complaint = fedpac(*arguments)
@@ -320,5 +330,5 @@ def test_demo_replaces_only_its_own_folder(fedpac, tmp_path):
     for name in ("precious", "runs", "note"):
         code, _, complaint = fedpac("demo", "--out", name)
         assert code == 1
-        assert "is left alone" in complaint
+        assert "was not touched" in complaint
     assert sorted(tmp_path.rglob("*")) == before

@@ -73,7 +73,7 @@ def test_a_stand_in_is_announced(fedpac, tmp_path):
         "run", "--dataset", "fashion-mnist", "--clients", 3, "--rounds", 1, "--no-figures", "--out", "r", *small
     )
     assert code == 0, complaint
-    assert "Not the published data: stand-in: 60 + 60 images" in text
+    assert "Not the published data set: stand-in: 60 + 60 images" in text
     assert "*" in fedpac("compare", "r")[1]
     code, text, _ = fedpac("data", "fashion-mnist")
     assert "stand-in: 60 + 60" in text
@@ -83,7 +83,7 @@ def test_data(fedpac):
     code, text, _ = fedpac("data")
     assert code == 0
     assert "digits" in text
-    assert "not here" in text
+    assert "not downloaded" in text
     code, text, _ = fedpac("data", "digits", "--scenario", "dirichlet", "--clients", 8, "--figure", "d.png")
     assert code == 0
     assert "8 clients" in text
@@ -102,9 +102,9 @@ def test_data_shows_the_scenario_if_anything_is_said_of_it(fedpac):
 def test_data_says_when_samples_repeat(fedpac):
     assert "more than once" not in fedpac("data", "digits", "--clients", 5)[1]
     _, text, _ = fedpac("data", "digits", "--clients", 2, "--set", "data.samples=1500")
-    assert "2 clients hold a training sample more than once; " in text
+    assert "2 clients hold duplicate training samples; " in text
     _, text, _ = fedpac("data", "digits", "--clients", 2, "--scenario", "iid", "--set", "data.samples=1000")
-    assert text.splitlines()[1] == "703 training samples are held by several clients"  # 2 x 1000 of 1297
+    assert text.splitlines()[1] == "703 training samples are shared by several clients"  # 2 x 1000 of 1297
 
 
 def test_a_figure_of_stand_in_data_says_so(fedpac, tmp_path):

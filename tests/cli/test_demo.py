@@ -31,7 +31,7 @@ def test_the_demo_ends_with_a_table_a_curve_and_a_sentence(demo):
     for name in ("P FedPAC", "T FedAvg-FT", "L Local-only", "A FedAvg"):
         assert re.search(rf"^ ?{name} .* \d+\.\d ± \d+\.\d", screen.text, re.MULTILINE), screen.text
     assert re.search(r"^ *\d+ \|[PTLA ]+$", screen.text, re.MULTILINE)
-    assert "One model for all is right on" in screen.text
+    assert "One model for all gets" in screen.text
     assert screen.text.endswith("open demo-runs/report.html")
     assert (folder / "demo-runs" / "report.html").read_text().startswith("<!doctype")
     assert {p.name for p in (folder / "demo-runs").iterdir()} == {

@@ -27,7 +27,7 @@ def test_a_cell_that_fails_does_not_keep_the_others_from_running(tmp_path):
     assert shown.returncode == 1
     assert "diverged" in shown.stderr
     assert "1 of 6 runs failed" in shown.stderr
-    assert "5 of 6 runs are there" in shown.stdout
+    assert "5 of 6 runs are complete" in shown.stdout
     page = (tmp_path / "fedpac-results" / "small.md").read_text()
     assert "`fedpac reproduce small.toml" in page
     assert "[`fedpac-results`](.)" in page
@@ -87,7 +87,7 @@ def test_killed_and_started_again(filled, tmp_path):
     finished = {p: p.stat().st_mtime_ns for p in tmp_path.glob("results/*/*/summary.json")}
     last = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert last.returncode == 0, last.stderr
-    assert "6 of 6 runs are there." in last.stdout
+    assert "6 of 6 runs are complete." in last.stdout
     assert contents(tmp_path / "results") == contents(root)
     assert all(path.stat().st_mtime_ns == when for path, when in finished.items())
 

@@ -110,7 +110,7 @@ def test_reproduce_says_where_it_writes_and_leaves_the_docs_of_others_alone(tmp_
     code, text, _ = typed("reproduce", "table1", "--only", "fashion-mnist,20,fedavg", "--minutes", 0, cwd=tmp_path)
     assert code == 0
     runs, page = ("results", "docs/results.md") if checkout else ("fedpac-results", "fedpac-results/results.md")
-    assert text.startswith(f"Runs go to {runs}, the page of results to {page}.\n")
+    assert text.startswith(f"Runs go to {runs}, the results page to {page}.\n")
     assert "Table 1" in (tmp_path / page).read_text()
     assert ((tmp_path / "docs" / "results.md").read_text() == "as it was") != checkout
     assert (tmp_path / "fedpac-results").exists() != checkout

@@ -68,7 +68,7 @@ def test_a_client_that_is_late_costs_its_reply():
     finished = run_federation(Broken(deed="sleeps"), rounds=2, min_replies=1, engine=late)
     (failure,) = finished.reports[1].failed
     assert (failure.client, failure.cause) == (1, "deadline")
-    assert failure.reason == "client 1 did not answer within 3 s"
+    assert failure.reason == "client 1 did not reply within 3 s"
 
 
 def test_a_method_that_the_nodes_cannot_import_is_named(tmp_path, monkeypatch):
@@ -76,7 +76,7 @@ def test_a_method_that_the_nodes_cannot_import_is_named(tmp_path, monkeypatch):
         "from fedpac.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    name = 'mine'\n    title = 'Mine'\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(RunError, match=r"an actor cannot get ready.*No module named 'only_here'"):
+    with pytest.raises(RunError, match=r"an actor cannot start.*No module named 'only_here'"):
         run_federation(importlib.import_module("only_here").Mine(), rounds=1, engine=RayEngine)
 
 

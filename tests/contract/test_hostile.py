@@ -165,7 +165,7 @@ def test_a_round_that_is_lost_leaves_server_and_clients_as_they_were(method):
     running.step()
     before = everything(running)
     with pytest.raises(
-        RoundLostError, match=rf"round 2: \d of at least 4 clients answered .client {LIAR} has a day off"
+        RoundLostError, match=rf"round 2: \d of at least 4 clients replied .client {LIAR} has a day off"
     ):
         running.step()
     assert everything(running) == before
@@ -197,7 +197,7 @@ def test_a_covariance_that_is_none_is_refused():
     expected = without_it(method, (7, 12, 1, 9), 2)
     state, report = expected.with_lie(method, lie)
     assert state == expected.after
-    assert "'statistics' at 'scatter' is no covariance" in report.failed[0].reason
+    assert "'statistics' at 'scatter' is not a covariance" in report.failed[0].reason
 
 
 @pytest.mark.parametrize("score", [(1.5, 1.0), (-0.1, 1.0), (float("nan"), 1.0), (0.5, float("nan")), (0.5, -1.0)])

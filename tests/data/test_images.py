@@ -66,7 +66,7 @@ def test_cropping_keeps_proportions_and_the_middle():
     [
         ({"dataset": "digits", "image_size": 8}, "image_size is for your own folders of images"),
         ({"scenario": "natural", "path": "x.npz", "image_colour": "grey"}, "image_colour is for your own folders"),
-        ({"scenario": "natural", "path": "x", "image_fit": "crop"}, "image_fit means nothing without image_size"),
+        ({"scenario": "natural", "path": "x", "image_fit": "crop"}, "image_fit has no effect without image_size"),
         ({"scenario": "natural", "path": "x", "image_size": 0}, "image_size"),
         ({"scenario": "natural", "path": "x", "image_size": [8, 8, 3]}, "image_size"),
         ({"scenario": "natural", "path": "x", "image_colour": "sepia"}, "image_colour"),
@@ -157,12 +157,12 @@ def test_hugging_face_images_on_disk(tmp_path):
     model = fedpac.Classifier(nn.Sequential(nn.Flatten(), nn.Linear(100, 8), nn.ReLU()), nn.Linear(8, 2))
     result = fedpac.fit(model, scenario, rounds=3, lr=0.05, engine="serial")
     assert min(result.accuracy) == 1
-    with pytest.raises(DataError, match="images are resized by images=Pictures"):
+    with pytest.raises(DataError, match="resize images with images=Pictures"):
         fedpac.fit(model, folders)
     with pytest.raises(DataError, match="there is no folder"):
         fedpac.from_datasets([tmp_path / "c"])
     (tmp_path / "d").mkdir()
-    with pytest.raises(DataError, match="is no data set on disk"):
+    with pytest.raises(DataError, match="is not a data set written by save_to_disk"):
         fedpac.from_datasets([tmp_path / "d"])
 
 
@@ -204,10 +204,10 @@ def test_token_sequences_agree_between_engines(source):
     [
         ((Items([], []), Items([], [])), "there are no samples"),
         (({0: "a"}, {0: "b"}), "expected .sample, label., or columns by name|is a str"),
-        ((HuggingFace.from_dict(tokens()),) * 2, "which columns are samples and labels"),
-        ({"train": Items(*arrays(0)), "dev": Items(*arrays(0))}, "expected the parts train and test"),
-        ((HuggingFace.from_dict({"text": ["a"], "label": [0]}),) * 2, "and no numbers"),
-        ((HuggingFace.from_dict({"x": [[1, 2], [1]], "label": [0, 1]}),) * 2, "tokens need padding"),
+        ((HuggingFace.from_dict(tokens()),) * 2, "name the columns of samples and labels"),
+        ({"train": Items(*arrays(0)), "dev": Items(*arrays(0))}, "expected the splits train and test"),
+        ((HuggingFace.from_dict({"text": ["a"], "label": [0]}),) * 2, "not numbers"),
+        ((HuggingFace.from_dict({"x": [[1, 2], [1]], "label": [0, 1]}),) * 2, "pad tokens"),
     ],
 )
 def test_data_sets_that_cannot_be_used(client, message):

@@ -93,16 +93,16 @@ x, y, xt, yt = client()
         ([(x, y[:-1], xt, yt)], "client 0, train: x has shape (10, 5), expected 9 samples"),
         ([(x, y, xt[:0], yt[:0])], "client 0, test: there are no samples"),
         ([(x, y * 1.0, xt, yt)], "expected one whole number per sample"),
-        ([(x, y - 1, xt, yt)], "the label -1, the smallest allowed is 0"),
+        ([(x, y - 1, xt, yt)], "the label -1; labels start at 0"),
         ([(x, y + 2, xt, yt)], "the label 4, allowed are 0 to 3"),
         ([(x, y + 10**10, xt, yt)], "expected classes numbered 0, 1, 2, ..."),
-        ([(x * np.nan, y, xt, yt)], "infinite or not a number"),
-        ([(x + 1e300, y, xt, yt)], "infinite or not a number"),
+        ([(x * np.nan, y, xt, yt)], "infinite or NaN"),
+        ([(x + 1e300, y, xt, yt)], "infinite or NaN"),
         ([(x[:, :0], y, xt, yt)], "client 0, train: the samples of x are empty"),
         ([(np.full((10, 5), 2**64 - 1, np.uint64), y, xt, yt)], "whole numbers beyond 2^63"),
         ([(x * 1j, y, xt, yt)], "x has complex numbers"),
         ([(x, y, xt[:, :3], yt)], "client 0: samples are torch.float64 of shape (3,)"),
-        ([(x, y, xt, yt), client(shape=(6,))], "client 1: samples are torch.float64 of shape (6,), those before"),
+        ([(x, y, xt, yt), client(shape=(6,))], "client 1: samples are torch.float64 of shape (6,), the previous ones"),
         ([client(shape=(4, 4), dtype=np.uint8), client(shape=(1, 4, 4))], "torch.uint8"),
         ([client(shape=(5, 4, 4), dtype=np.uint8)], "1 or 3 channels"),
     ],
@@ -263,7 +263,7 @@ OWNED = {"x": np.zeros((3, 2)), "y": np.zeros(3, int)}
     [
         (OWNED, "expected x, y and writer"),
         ({**OWNED, "writer": [0, 1]}, "one entry for each of 3 samples"),
-        ({**OWNED, "writer": [0, np.nan, 0]}, "writer has values that are infinite or not a number"),
+        ({**OWNED, "writer": [0, np.nan, 0]}, "writer has infinite or NaN values"),
         ({**OWNED, "writer": [0, 5, 5], "writer_id": ["a", "b"]}, "the numbers 0 to 5, but writer_id has shape"),
         ({**OWNED, "writer": [0, -1, 0], "writer_id": ["a", "b"]}, "the numbers -1 to 0, but writer_id has shape"),
     ],
@@ -332,7 +332,7 @@ def test_a_pool_that_cannot_be(tmp_path):
     with pytest.raises(DataError, match="is not a folder"):
         pooled(tmp_path / "nowhere", 0, 0.2)
     np.savez(tmp_path / "a.npz", x=np.zeros((2, 5)), y=np.arange(2))
-    with pytest.raises(DataError, match="nothing is left to test on"):
+    with pytest.raises(DataError, match="no samples are left for testing"):
         pooled(tmp_path / "a.npz", 0, 0.2)
     np.savez(tmp_path / "b.npz", x=np.zeros((2, 4)), y=np.arange(2))
     with pytest.raises(DataError, match=r"b: samples are torch.float64 of shape \(4,\)"):

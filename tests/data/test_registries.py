@@ -38,7 +38,7 @@ def test_a_scenario_is_one_class(first_come, fedpac):
     assert (config.data.clients, config.data.beta, config.run.participation) == (3, 7.0, 0.5)
     counts = describe(build(config.data, seed=0))
     assert counts.tolist() == (4 * np.eye(3, 10, dtype=int)).tolist()
-    with pytest.raises(ValueError, match="s means nothing in scenario 'first-come'"):
+    with pytest.raises(ValueError, match="s has no effect in scenario 'first-come'"):
         DataConfig(scenario="first-come", s=20)
     code, printed, _ = fedpac("data", "digits", "--scenario", "first-come")
     assert code == 0

@@ -200,7 +200,7 @@ def test_it_is_saved_as_json_and_read_back(hospitals):
     fitted = from_tables(three(hospitals)).preprocessing
     assert Preprocessing.from_json(fitted.to_json(), "x") == fitted
     for broken in ("{}", "[", fitted.to_json().replace('"scale": ', '"scale": -')):
-        with pytest.raises(DataError, match=r"p\.json is no preprocessing"):
+        with pytest.raises(DataError, match=r"p\.json is not a preprocessing file"):
             Preprocessing.from_json(broken, "p.json")
 
 
@@ -297,10 +297,10 @@ def test_a_damaged_or_bloated_parquet_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('target = "ill"', 'target = "age"', "'age' is a feature, and the target"),
+        ('target = "ill"', 'target = "age"', "'age' is both a feature and the target"),
         ('age = "number"', 'age = "years"', "feature 'age': expected"),
         ('["no", "yes"]', '["no", "no"]', "classes has 'no' twice"),
-        ('["no", "yes"]', '["no", "NA"]', "'NA', which `missing` declares to be no value"),
+        ('["no", "yes"]', '["no", "NA"]', "'NA', which is listed in `missing`"),
         ("classes", "clases", "Did you mean 'classes'"),
         ("target =", "target", "not a readable TOML"),
     ],
@@ -320,18 +320,18 @@ def test_a_draft_reads_back_as_the_schema_it_should_be(hospitals, tmp_path):
     schema = read_schema(tmp_path / "drafted.toml")
     assert (schema.target, schema.classes, schema.id) == ("ill", ("no", "yes"), "patient")
     assert schema.features == {"age": "number", "dose": "number", "ward": ("A", "B", "C")}
-    assert "Left out: 'remark', a text with 60" in text
-    assert "'dose' is not there at c" in text
+    assert "Left out: 'remark', text with 60" in text
+    assert "'dose' is missing at c" in text
     assert len(from_tables(tmp_path / "drafted.toml").clients) == 3
 
 
 def test_the_command_line_describes_and_runs(fedpac, hospitals, tmp_path):
     three(hospitals)
     files = [tmp_path / f"{name}.csv" for name in "abc"]
-    assert "Name it with --target" in fedpac("data", "describe", *files)[2]
+    assert "name the column to predict with --target" in fedpac("data", "describe", *files)[2]
     assert "Did you mean 'ill'" in fedpac("data", "describe", *files, "--target", "il")[2]
     assert fedpac("data", "describe", *files, "--target", "ill", "--out", "s.toml")[0] == 0
-    assert "is there already" in fedpac("data", "describe", *files, "--target", "ill", "--out", "s.toml")[2]
+    assert "already exists" in fedpac("data", "describe", *files, "--target", "ill", "--out", "s.toml")[2]
     code, text, complaint = fedpac("run", "--tables", "s.toml", "--rounds", 2, "--no-figures", "--out", "r")
     assert (code, complaint) == (0, "")
     assert "ward: only b knows category 'C'" in text
@@ -369,6 +369,6 @@ def test_changed_tables_are_refused_on_resume_and_nothing_is_overwritten(hospita
     before = (tmp_path / "r" / "preprocessing.json").read_bytes()
     (tmp_path / "r" / "summary.json").unlink()
     three(hospitals, a=rows(7))
-    with pytest.raises(FedpacError, match="begun with other data"):
+    with pytest.raises(FedpacError, match="started with other data"):
         resume(tmp_path / "r")
     assert (tmp_path / "r" / "preprocessing.json").read_bytes() == before

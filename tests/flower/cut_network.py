@@ -9,6 +9,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
 import processes
 from test_faults import Trial, config_of
 
@@ -50,7 +52,7 @@ def main(folder):
         during = processes.rounds_in(here.out)
         missed = set(range(before + 2, during)) - {row[0] for row in here.rows(3)}
         ip("link", "set", "here", "up")
-        here.until_heard("site 'client-3' did not answer within 10 s")
+        here.until_heard("site 'client-3' did not reply within 10 s")
         processes.until(lambda: here.said.count("site 'client-3' is here, 4 of 4") >= 2, 120, "it is back")
         back = max(row[0] for row in here.rows(0))
         processes.until(lambda: max(row[0] for row in here.rows(3)) > back, 60, "it takes part again")
@@ -66,5 +68,4 @@ def namespace(process):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
     main(Path(sys.argv[1]) / "federation")

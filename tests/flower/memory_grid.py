@@ -16,6 +16,7 @@ from fedpac.engines.flower.wire import Spec
 class Node:
     node_id: int
     public_key: bytes
+    last_activated_at: str = ""
 
 
 def over_the_wire(content):
@@ -32,12 +33,13 @@ class MemoryGrid:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as Flower sets them in a ServerApp
         self.desks = desks  # node -> Desk
         self.keys = {node: f"key {node}".encode() for node in desks}
+        self.connected = {}  # node -> since when
         self.faults = {}
         self.replies = {}
         self.sent = 0
 
     def get_nodes(self):
-        return [Node(node, self.keys[node]) for node in self.desks]
+        return [Node(node, self.keys[node], self.connected.get(node, "")) for node in self.desks]
 
     def push_messages(self, messages):
         names = []

@@ -102,7 +102,7 @@ def test_a_newcomer_comes_to_a_federation_that_is_finished(data):
 
 def test_one_that_does_not_come_is_named(data):
     said, _ = serve(data, config(newcomers=["d"]), "a", "b", "c")
-    assert "did not come for a model: d" in said
+    assert "never fetched their model: d" in said
 
 
 def test_a_method_without_a_shared_predictor_says_so(data):
@@ -115,7 +115,7 @@ def test_who_is_a_newcomer_is_for_both_sides_to_say(data):
     said, _ = serve(data, config(sites=("a", "b"), newcomers=["d"], rounds=1), "a", "b", "d")
     assert any("'d' is a newcomer: --newcomer" in line for line in said)
     said, _ = serve(data, config(sites=("a", "b"), rounds=1), newcomers=["a"])
-    assert any("'a' takes part in this federation, and is no newcomer" in line for line in said)
+    assert any("'a' is a participant of this federation, not a newcomer" in line for line in said)
 
 
 def test_a_site_joins_and_another_leaves(data):

@@ -148,3 +148,19 @@ def test_fine_tuning_is_fedems_by_product_and_never_reaches_the_server():
     same = run_federation(FedEMFT(epochs=2))  # as many as the recipe has, but trained for prediction only
     assert plain.bytes() == tuned.bytes() == same.bytes()
     assert [r.scores for r in plain.reports] == [r.scores for r in tuned.reports] == [r.scores for r in same.reports]
+
+
+class Alike(FedEM):
+    """All components start from the same weights."""
+
+    def setup(self, server):
+        server.state.update({f"w{m}": server.task.initial for m in range(self.components)})
+
+
+def test_components_that_start_alike_are_fedavg_at_a_share_of_the_rate():
+    """What the table `starts` relies on: a component's loss has the weight 1/M, its decay the whole one."""
+    data = tiny_data()
+    alike = run_federation(Alike(), data=data, rounds=3, lr=0.06, weight_decay=0.01)
+    fedavg = run_federation(FedAvg(), data=data, rounds=3, lr=0.02, weight_decay=0.03)
+    for m in range(3):
+        assert_close(alike.server.weights(f"w{m}"), fedavg.server.weights("w"))

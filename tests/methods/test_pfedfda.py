@@ -129,5 +129,5 @@ def test_mixtures_end_where_they_should():
 
 
 def test_without_a_sample_of_the_data_it_says_what_it_needs():
-    with pytest.raises(ConfigError, match="length of the features"):
+    with pytest.raises(ConfigError, match="feature dimension"):
         PFedFDA().setup(Server(tiny_task(2)))

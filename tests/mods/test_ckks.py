@@ -116,7 +116,7 @@ def test_centroids_as_sums_are_the_same_centroids_and_can_be_encrypted():
     summed = make_method("fedpac", {"summed_centroids": True})
     usual, sums = finish(start(make_method("fedpac"), rounds=3)), finish(start(summed, rounds=3))
     means = usual.server.weights("centroids")["means"]
-    shares = sums.server.tensor("shares")
+    shares = sums.server.weights("centroids")["shares"]
     found = sums.server.weights("centroids")["sums"] / shares.clamp(min=1e-9).unsqueeze(1)
     torch.testing.assert_close(found[shares > 0].float(), means[shares > 0], rtol=1e-4, atol=1e-5)
     mod = mod_for(summed)
@@ -241,18 +241,18 @@ def plain(weights):
 
 FORGERIES = {
     "plain": (plain, "is not encrypted"),
-    "cut": (cut, "not what this run's parameters ask for"),
-    "flipped": (flipped, "not what this run's parameters ask for"),
+    "cut": (cut, "do not match this run's parameters"),
+    "flipped": (flipped, "do not match this run's parameters"),
     "used up": (used_up, "room for 0 multiplications"),
-    "of another shape": (lambda w: forged(w, layout=[["body.0.weight", "float32", [1]]]), "not what|holds"),
+    "of another shape": (lambda w: forged(w, layout=[["body.0.weight", "float32", [1]]]), "do not match|holds"),
     "of another name": (
         lambda w: forged(w, layout=[[f"x{n}", k, s] for n, k, s in json.loads(w[ABOUT].numpy().tobytes())["layout"]]),
         "expected",
     ),
-    "huge": (lambda w: forged(w, layout=[["a", "float32", [10**12]]]), "not what this run's parameters"),
-    "negative": (lambda w: forged(w, layout=[["a", "float32", [-1, -5]]]), "not what this run's parameters"),
-    "of no type": (lambda w: forged(w, layout=[["a", "pickle", [1]]]), "not what this run's parameters"),
-    "of another key": (lambda w: forged(w, key="0" * 16), "another key than the others"),
+    "huge": (lambda w: forged(w, layout=[["a", "float32", [10**12]]]), "do not match this run's parameters"),
+    "negative": (lambda w: forged(w, layout=[["a", "float32", [-1, -5]]]), "do not match this run's parameters"),
+    "of no type": (lambda w: forged(w, layout=[["a", "pickle", [1]]]), "do not match this run's parameters"),
+    "of another key": (lambda w: forged(w, key="0" * 16), "not encrypted with the same key"),
 }
 
 
@@ -291,14 +291,14 @@ def test_what_cannot_be_encrypted_or_was_encrypted_elsewhere_is_told():
         with pytest.raises(TrainingError, match="'w' cannot be encrypted"):
             sealed(mod, w={"a": torch.tensor([1.0, value])})
     elsewhere = Ckks(("w",), PARAMETERS, PARAMETERS.new_key())
-    with pytest.raises(MessageError, match="another key than this site's"):
+    with pytest.raises(MessageError, match="not encrypted with this site's key"):
         opened(elsewhere, sealed(mod, w={"a": torch.ones(2)}).weights("w"))
 
 
 @pytest.mark.parametrize(
     ("section", "values", "reason"),
     [
-        ("wire", {"compression": "top-k"}, "exclude each other"),
+        ("wire", {"compression": "top-k"}, "cannot be combined"),
         ("server", {"optimizer": "momentum"}, "server.optimizer = 'none'"),
         ("method", {"name": "scaffold"}, "method scaffold cannot run"),
     ],

@@ -29,7 +29,7 @@ def federation(name: str, *mods: Mod, engine: str = "serial", rounds: int = 3) -
 @pytest.mark.parametrize("name", list_methods())
 def test_every_method_runs_compressed_and_equally_on_every_engine(name, mod):
     if name == "pfedfda" and isinstance(mod, TopK):  # the largest changes of a covariance make no covariance
-        with pytest.raises(RunError, match="'gaussian' at 'covariance' is no covariance"):
+        with pytest.raises(RunError, match="'gaussian' at 'covariance' is not a covariance"):
             federation(name, mod)
         return
     serial, process = federation(name, mod), federation(name, mod, engine="process")
@@ -95,7 +95,7 @@ def test_top_k_keeps_the_largest_changes_and_the_rest_for_later():
 )
 def test_forged_indices_are_refused(forged):
     passage = out_of_server([TopK(0.5)], Message(w={"a": torch.zeros(4)}), Context(0, 1))
-    with pytest.raises(MessageError, match="part 'w' has"):
+    with pytest.raises(MessageError, match="part 'w' "):
         passage.back(Message(w=forged, n=1))
 
 
@@ -133,7 +133,7 @@ def test_a_mod_that_yields_twice_is_told():
         yield message
         yield message
 
-    with pytest.raises(MessageError, match="yields twice"):
+    with pytest.raises(MessageError, match="yielded twice"):
         Passage([twice], Message(), Context(0, 1)).back(Message())
 
 

@@ -2,11 +2,13 @@
 
 import json
 import math
+from dataclasses import replace
 
 import dp_accounting
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
 
 from fedpac.collaboration.statistics import FeatureStatistics
 from fedpac.config import make_config
@@ -17,7 +19,19 @@ from fedpac.message import Message
 from fedpac.methods import list_methods, make_method
 from fedpac.mods.base import Context, into_client, out_of_server
 from fedpac.mods.ckks_keys import Parameters
-from fedpac.mods.dp import CLIP, SPENT, Dp, cut_statistics, epsilon_of, noise_for, noisy_statistics, whole_shares
+from fedpac.mods.dp import (
+    CLIP,
+    SPENT,
+    VOTE,
+    Dp,
+    cut_statistics,
+    drawn_from,
+    epsilon_of,
+    noise_for,
+    noisy_statistics,
+    secret_normal,
+    whole_shares,
+)
 from fedpac.privacy import PrivacyConfig, most_often
 from fedpac.recipe import Recipe
 from fedpac.runs.execute import advance, resume, run
@@ -26,6 +40,7 @@ from helpers import CLASSES, INPUTS, RECIPE, Finished, tiny_data, tiny_model
 from small_run import small
 
 SUMMED = {"summed_centroids": True}
+HOME = {**SUMMED, "collaboration": False}
 
 
 def mod(kinds=None, **changes):
@@ -109,12 +124,60 @@ def test_statistics_are_cut_and_their_noise_leaves_statistics():
     cut = FeatureStatistics.from_tensors(cut_statistics(given, 10.0))
     assert float(cut.h.norm()) <= 10 + 1e-9
     assert cut.V <= 100 + 1e-9
-    stream = torch.Generator().manual_seed(0)
-    drawn = [FeatureStatistics.from_tensors(noisy_statistics(cut.to_tensors(), 0.1, 10.0, stream)) for _ in range(300)]
+    draw = drawn_from(torch.Generator().manual_seed(0))
+    drawn = [FeatureStatistics.from_tensors(noisy_statistics(cut.to_tensors(), 0.1, 10.0, draw)) for _ in range(300)]
     assert all(s.n == 40 and s.counts.dtype == torch.int64 and float(s.scatter) >= 0 for s in drawn)
     present = torch.stack([s.h for s in drawn if (s.counts > 0).all()])
     deviation = float((present - cut.h).std())
     assert deviation == pytest.approx(0.1 * math.sqrt(3) * 10, rel=0.1)
+
+
+def test_averaged_centroids_are_cut_and_what_drowns_in_noise_is_absent():
+    one = mod({"centroids": "centroids"}, features=2.0, noise=0.5, cohort=4)
+    sums, shares = torch.full((2, 50), 30.0, dtype=torch.float64), torch.tensor([0.9, 0.1], dtype=torch.float64)
+    exact = there_and_back(replace(one, noise=0.0), Message(), Message(centroids={"sums": sums, "shares": shares}))
+    assert float(exact.weights("centroids")["sums"].norm()) == pytest.approx(2.0)
+    torch.testing.assert_close(exact.weights("centroids")["shares"], shares)
+    noise = [
+        there_and_back(one, Message(), exact, client).weights("centroids")["sums"] - exact.weights("centroids")["sums"]
+        for client in range(100)
+    ]
+    assert float(torch.stack(noise).std()) == pytest.approx(math.sqrt(2) * 0.5 * 2.0 / math.sqrt(4), rel=0.05)
+    # the average's shares have a deviation of sqrt(2) z / m = 0.18, and a tenth may be made of it
+    heard = into_client([one], exact, Context(0, 2)).message.weights("centroids")["shares"]
+    assert heard.tolist() == [pytest.approx(0.9), 0.0]
+
+
+@pytest.mark.parametrize(("adder", "noise", "spent"), [
+    ("server", 0.0, 0.0), ("clients together", 0.0, 0.0), ("each client", 1.0, 1.0)
+])  # fmt: skip
+def test_what_only_its_client_gets_back_is_hidden_from_an_untrusted_server_only(adder, noise, spent):
+    one, memory = mod({"head": "kept", "n": "public"}, adder=adder), {}
+    head = {"a": torch.zeros(10_000, dtype=torch.float64)}
+    sent = there_and_back(one, Message(head=head), Message(head=head, n=1)).weights("head")["a"]
+    assert float(sent.std()) == pytest.approx(noise, rel=0.05)
+    one.merged({0: 1.0}, memory)
+    assert float(memory[SPENT][0]) == spent
+
+
+def test_an_untrusted_server_gets_no_bare_vote():
+    for adder in ("clients together", "each client"):
+        one = mod(adaptive=True, adder=adder, clip=1.0)
+        before = Message(w={"a": torch.zeros(3)})
+        server = out_of_server([one], before, Context(0, 1))
+        votes = [
+            into_client([one], server.message, Context(client, 1)).back(Message(**before, n=1)).number(VOTE)
+            for client in range(400)
+        ]
+        assert np.std(votes) == pytest.approx(0.5 * 10 * one.noise, rel=0.1)
+
+
+def test_secret_noise_is_normal_and_never_the_same():
+    drawn = secret_normal((1000, 101))
+    assert drawn.shape == (1000, 101)
+    assert kstest(drawn.flatten().numpy(), "norm").pvalue > 1e-4
+    assert not torch.equal(drawn, secret_normal((1000, 101)))
+    assert secret_normal(()).shape == ()
 
 
 def test_whole_shares_add_up():
@@ -155,7 +218,9 @@ def test_a_round_is_counted_by_who_was_there_and_what_they_weigh():
     assert local[SPENT].tolist() == [0, 0, 1, 0]
 
 
-@pytest.mark.parametrize(("name", "settings", "releases"), [("fedavg", {}, 1), ("fedpac", SUMMED, 4), ("local", {}, 0)])
+@pytest.mark.parametrize(("name", "settings", "releases"), [
+    ("fedavg", {}, 1), ("fedpac", SUMMED, 4), ("fedpac", HOME, 2), ("local", {}, 0)
+])  # fmt: skip
 def test_noise_made_for_a_budget_spends_it_and_no_more(name, settings, releases):
     done = finish(federation(name, 5, {"budget": 3.0, "clip": 1.0}, settings))
     dp = done.federation.dp

@@ -189,4 +189,4 @@ def test_without_any_safe_place_there_are_no_kernels(
         folder.chmod(0o777)
     monkeypatch.setattr(tempfile, "tempdir", str(everybodys))
     assert library() is None
-    assert "can be written to by other users" in reason()
+    assert "is writable by other users" in reason()

@@ -47,7 +47,7 @@ def test_up_late_failed_and_away(tmp_path):
     assert told["sites"][1]["why"] == "site <b>gone</b>"
     assert told["left"] == pytest.approx(5.0)
     growing.pulse.present([0, 1, 2, 3])
-    assert status(growing.folder)["sites"][4] == {"name": "client 4", "state": "failed", "why": "not here"}
+    assert status(growing.folder)["sites"][4] == {"name": "client 4", "state": "failed", "why": "not connected"}
 
 
 def test_a_simulated_site_waits_for_a_worker_and_is_not_late(tmp_path):
@@ -124,7 +124,7 @@ def test_what_is_loopback():
 def test_watching_nothing_is_an_error(fedpac, tmp_path):
     code, _, complaint = fedpac("watch", tmp_path / "nowhere")
     assert code == 1
-    assert "holds no run" in complaint
+    assert "is not a run folder" in complaint
 
 
 # --- the run never notices ----------------------------------------------------------------------------------------

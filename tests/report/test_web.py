@@ -254,4 +254,4 @@ def test_the_command(fedpac, runs, tmp_path):
     assert (tmp_path / "mine" / "report.html").read_text().startswith("<!doctype html>")
     code, _, complaint = fedpac("report", tmp_path / "nowhere")
     assert code == 1
-    assert "holds no run" in complaint
+    assert "is not a run folder" in complaint

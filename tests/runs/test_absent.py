@@ -109,4 +109,4 @@ def test_an_accuracy_that_is_none_is_refused(fedpac, tmp_path):
         metrics.write_text("\n".join([lines[0], ",".join(cells), *lines[2:]]) + "\n")
         code, _, err = fedpac("compare", "run")
         assert code == 1
-        assert "is no accuracy" in err
+        assert "is not an accuracy" in err

@@ -174,9 +174,9 @@ def test_a_finished_run_is_left_alone(tmp_path, reference):
 @pytest.mark.parametrize(
     ("ways", "told"),
     [
-        ({"run__min_replies": 5}, "only 4 clients are asked"),
-        ({"run__min_replies": 3, "run__participation": 0.5}, "only 2 clients are asked"),
-        ({"run__engine": "serial", "run__deadline": 1.0}, "'serial' cannot end a client that is late"),
+        ({"run__min_replies": 5}, "only 4 clients participate"),
+        ({"run__min_replies": 3, "run__participation": 0.5}, "only 2 clients participate"),
+        ({"run__engine": "serial", "run__deadline": 1.0}, "'serial' cannot stop a client that is late"),
     ],
 )
 def test_settings_that_cannot_work_leave_no_folder_behind(tmp_path, ways, told):
@@ -266,14 +266,14 @@ def test_a_flipped_byte_is_found(unfinished, place):
 def test_a_checkpoint_of_another_config(unfinished):
     config = (unfinished / "config.toml").read_text()
     (unfinished / "config.toml").write_text(config.replace("lam = 1.0", "lam = 2.0"))
-    with pytest.raises(CheckpointError, match="belongs to another config"):
+    with pytest.raises(CheckpointError, match=r"does not match the config\.toml"):
         resume(unfinished)
 
 
 def test_a_checkpoint_of_an_older_revision_of_the_method(unfinished, monkeypatch):
     """The same settings mean other numbers now."""
     monkeypatch.setattr(FedPAC, "revision", 2)
-    with pytest.raises(CheckpointError, match="another config"):
+    with pytest.raises(CheckpointError, match="older revision of the method"):
         resume(unfinished)
 
 
@@ -304,7 +304,7 @@ def test_a_run_goes_on_with_its_own_data_only(tmp_path):
     before = exact(folder)
     arrays["x"][7] += 1e-3  # counts and shapes are the same
     np.savez(path, **arrays)
-    with pytest.raises(RunError, match="was begun with other data: the files of 'own own' are not those"):
+    with pytest.raises(RunError, match="was started with other data: the files of 'own own' are not those"):
         resume(folder)
     assert exact(folder) == before
     arrays["x"] = np.random.default_rng(0).normal(size=(80, 5))
@@ -317,7 +317,7 @@ def test_a_run_on_a_stand_in_does_not_go_on_with_the_published_data(unfinished):
     environment = json.loads(path.read_text()) | {"note": "stand-in: 7 images"}
     del environment["data"]  # a run of an earlier release names no data
     path.write_text(json.dumps(environment))
-    with pytest.raises(RunError, match=r"not those it was begun with \(stand-in: 7 images\)"):
+    with pytest.raises(RunError, match=r"not those it was started with \(stand-in: 7 images\)"):
         resume(unfinished)
 
 

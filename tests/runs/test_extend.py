@@ -105,11 +105,11 @@ def test_what_cannot_be_extended_is_left_as_it_is(tmp_path):
             resume(store.path, rounds=rounds)
         assert {path.name: path.read_bytes() for path in store.path.iterdir()} == before
 
-    refused(4, "has 4 rounds already: extend it to more than that")
+    refused(4, "already has 4 rounds: extend it to more than that")
     refused(2_000_000, "run.rounds = 2000000")
     checkpoint = (store.path / "checkpoint.safetensors").read_bytes()
     (store.path / "checkpoint.safetensors").unlink()
-    refused(9, "no checkpoint.safetensors to go on from")
+    refused(9, "no checkpoint.safetensors to resume from")
     (store.path / "checkpoint.safetensors").write_bytes(checkpoint)
 
 
@@ -141,20 +141,20 @@ def test_a_run_that_lost_its_patience_has_nothing_to_extend(tmp_path):
     how = {"data__validation_share": 0.3, "data__samples": 20, "run__patience": 1, "training__lr": 1e-9}
     run(small(rounds=40, **how), tmp_path / "run")
     assert RunStore.open(tmp_path / "run").finished
-    with pytest.raises(RunError, match=r"ended after round \d+, by run.patience"):
+    with pytest.raises(RunError, match=r"ended after round \d+ because of run.patience"):
         resume(tmp_path / "run", rounds=50)
 
 
 def test_the_command_line(tmp_path, fedpac):
     run(small(rounds=3), tmp_path / "run")
-    assert fedpac("resume", tmp_path / "run")[:2] == (0, f"{tmp_path}/run is finished; there is nothing to continue. "
-                                                         "--rounds extends it.\n")  # fmt: skip
+    assert fedpac("resume", tmp_path / "run")[:2] == (0, f"{tmp_path}/run is finished; nothing to resume. "
+                                                         "Use --rounds to extend it.\n")  # fmt: skip
     code, out, _ = fedpac("resume", tmp_path / "run", "--rounds", 5, "--no-figures")
     assert code == 0
     assert "round 5/5" in out
     code, _, err = fedpac("resume", tmp_path / "run", "--rounds", 5)
     assert code == 1
-    assert "has 5 rounds already" in err
+    assert "already has 5 rounds" in err
 
 
 # --- sites that join a federation, or leave it ------------------------------------------------------------------------
@@ -212,10 +212,10 @@ def test_the_servers_mean_has_zeros_for_those_who_came(tmp_path):
 def test_who_may_join_and_leave(tmp_path):
     store = federate(tmp_path / "run", "fedavg", tiny_data((6, 6, 6)), "a", "b")
     for changes, told in (
-        ({"add": ["c"]}, "is finished: whoever joins or leaves needs more rounds"),
-        ({"rounds": 5, "add": ["b"]}, "site 'b' takes part already"),
+        ({"add": ["c"]}, "is finished: to add or remove sites, also add rounds"),
+        ({"rounds": 5, "add": ["b"]}, "site 'b' already takes part"),
         ({"rounds": 5, "remove": ["x"]}, "there is no site 'x'"),
-        ({"rounds": 5, "remove": ["a", "b"]}, "all sites would have left"),
+        ({"rounds": 5, "remove": ["a", "b"]}, "no site would be left"),
         ({"rounds": 5, "add": ["no good name"]}, "federation.sites"),
     ):
         before = {path.name: path.read_bytes() for path in store.path.iterdir()}

@@ -48,7 +48,7 @@ def test_a_path_through_a_file(tmp_path):
 
 
 def test_resume_without_a_run(tmp_path):
-    with pytest.raises(RunError, match="holds no run"):
+    with pytest.raises(RunError, match="is not a run folder"):
         resume(tmp_path)
 
 

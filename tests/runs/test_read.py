@@ -46,8 +46,8 @@ def test_an_unfinished_run_can_be_looked_at(runs, tmp_path):
         ("rounds.csv", ",".join(ROUNDS) + "\n1,2,x,1,1,1\n", "cannot be read as a run"),
         ("environment.json", "{", "is damaged"),
         ("environment.json", "[]", "is damaged"),
-        ("config.toml", None, "holds no run"),
-        ("config.toml", 'model = "paper"\n[method]\nname = "fedavg"\n', "does not state data.dataset"),
+        ("config.toml", None, "is not a run folder"),
+        ("config.toml", 'model = "paper"\n[method]\nname = "fedavg"\n', "config.toml lacks data.dataset"),
         ("clients.csv", "client,name,group,train,test,class_0\n1,a,,3,3,3\n0,b,,3,3,3\n", "0, 1, ... in order"),
     ],
 )
@@ -78,7 +78,7 @@ def test_accuracies_belong_to_the_client_that_the_row_names(runs, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: [*rows, rows[0]], "round 1: client 0 is there twice .personal"),
+        (lambda rows: [*rows, rows[0]], "round 1: client 0 occurs twice .personal"),
         (lambda rows: rows[1:], "round 1: client 0 is missing .personal"),
         (lambda rows: [rows[0].replace("1,0,", "1,9,"), *rows[1:]], "no client 9"),
         (lambda rows: [rows[0].replace("1,0,", "1,-1,"), *rows[1:]], "no client -1"),
@@ -155,7 +155,7 @@ def test_a_begun_seed_is_left_out_beside_finished_ones_and_named(runs, tmp_path)
     (row,) = comparison.compare(data)
     (alone,) = comparison.compare(data[:1])
     assert (row["received"], row["seeds"], row["rounds"]) == (alone["received"], "0", "3")
-    assert any(f"{tmp_path / '1'} is at round 1 of 3 and left out" in note for note in comparison.notes(data))
+    assert any(f"{tmp_path / '1'} is at round 1 of 3 and was skipped" in note for note in comparison.notes(data))
     assert figures.draw_comparison(data, tmp_path / "figures")  # the curve of the finished one
 
 

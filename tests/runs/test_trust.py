@@ -96,7 +96,7 @@ def test_a_table_reads_no_stranger_s_code(here):
     shutil.copytree(here / "run", here / "results" / "digits-4" / "fedavg-seed0")
     done = command("reproduce", "table.toml", "--out", "results", "--minutes", "0")
     assert done.returncode == 1
-    assert "holds a run with another config" in done.stderr
+    assert "holds a run with a different config" in done.stderr
     assert not (here / "ran").exists()
 
 

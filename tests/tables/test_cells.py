@@ -109,7 +109,7 @@ def test_another_run_in_the_cells_folder_is_an_error(filled, tmp_path):
     _, root = filled
     shutil.copytree(root, tmp_path / "results")
     other = experiment(tmp_path, TABLE.replace("rounds = 6", "rounds = 7"))
-    with pytest.raises(RunError, match=r"fedpac-seed0 holds a run with another config than small asks for; move it"):
+    with pytest.raises(RunError, match=r"fedpac-seed0 holds a run with a different config than small needs; move it"):
         list(fill(cells_of(other, tmp_path / "results")))
     told = []
     assert list(fill(cells_of(other, tmp_path / "results"), failed=lambda cell, error: told.append(cell.row))) == []

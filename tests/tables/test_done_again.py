@@ -39,7 +39,7 @@ def test_a_run_without_its_checkpoint_is_done_again_and_stays_until_then(filled,
         command = [sys.executable, "-m", "fedpac", "reproduce", "small.toml", "--out", "results"]
         command += ["--only", "digits,6,fedpac"]
         locked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert "another process has it" in locked.stdout
+    assert "another process is working on it" in locked.stdout
     assert contents(cell.folder) == before  # nobody's folder is taken away while it is being written
     assert contents(place) == begun  # nor is its run done a second time meanwhile
 

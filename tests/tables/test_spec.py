@@ -17,7 +17,7 @@ def test_every_table_and_figure_of_the_paper_is_there():
     assert set(shipped()) == {
         "all-methods", "table1", "ablation", "concept-shift", "global-models", "fedproto", "imbalanced", "pathological",
         "dirichlet", "scarce", "feature-skew", "heterogeneity", "data-size", "local-epochs", "curves", "weights",
-        "choices", "beyond",
+        "choices", "starts", "beyond",
     }  # fmt: skip
     papers = {name: sum(len(s.paper) for s in e.settings.values()) for name, e in shipped().items()}
     assert papers["table1"] == 15 * 8
@@ -102,7 +102,7 @@ def test_all_of_them_share_runs():
         ((', accuracy = "personal"', ""), "a by-product needs `accuracy`"),
         (("fedpac = {}", "mystery = {}"), "methods.mystery needs a title"),
         (('shows = "table"', 'shows = "pie"'), "shows: Input should be"),
-        (('shows = "table"', 'shows = "weights"'), "a figure of weights is of one method, and here are fedpac, "),
+        (('shows = "table"', 'shows = "weights"'), "a figure of weights shows one method, but there are fedpac, "),
         (("x = 20", ""), "a sweep needs `x`"),
         (('title = "A small table"', ""), "title is missing"),
         (('title = "A small table"', 'titel = "A"'), "there is no key 'titel'. Did you mean 'title'?"),
@@ -113,7 +113,7 @@ def test_all_of_them_share_runs():
         (("paper = { fedpac = 12.34", "paper = { fedpac = 1234"), "less than or equal to 100"),
         (("[methods]", "[methods"), "not valid TOML"),
         (('[settings."digits,6"]', '[settings."../../digits,6"]'), "'../../digits,6' names a folder"),
-        (("run = { rounds", "run = { seed = 3, rounds"), "has a seed; how many there are is said by --seeds"),
+        (("run = { rounds", "run = { seed = 3, rounds"), "has a seed; use --seeds instead"),
     ],
 )
 def test_a_bad_file_says_what_is_wrong(tmp_path, change, complaint):
@@ -126,7 +126,7 @@ def test_a_bad_file_says_what_is_wrong(tmp_path, change, complaint):
 
 
 def test_a_gathering_file_says_from_where_and_what(tmp_path):
-    with pytest.raises(ConfigError, match=r"small\.toml: a table that gathers others needs two lists"):
+    with pytest.raises(ConfigError, match=r"small\.toml: a table that combines others needs two lists"):
         experiment(tmp_path, 'title = "t"\ngathers = ["other"]\n')
 
 

@@ -21,7 +21,7 @@ WEIGHTS: Final = "weights.safetensors"
 PREPROCESSING: Final = "preprocessing.json"
 ONNX: Final = "model.onnx"
 File: TypeAlias = Literal["weights.safetensors", "preprocessing.json", "model.onnx"]
-NO_LICENCE = "none given: ask whoever made it before you pass it on"
+NO_LICENCE = "none given: ask the author before you share it"
 
 
 class Card(BaseModel):

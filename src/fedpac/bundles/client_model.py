@@ -14,7 +14,7 @@ from fedpac.errors import ConfigError, FedpacError
 from fedpac.files import explained, write_atomically
 from fedpac.methods import Method
 from fedpac.methods.base import Which
-from fedpac.metrics import SEPARATOR, measure, validated
+from fedpac.metrics import SEPARATOR, in_own_units, measure, validated
 from fedpac.prediction import Inputs, Predictor, class_names_of
 from fedpac.task import Task
 from fedpac.threads import one_thread
@@ -50,7 +50,8 @@ class ClientModel(Predictor):
         x, y = self.data.test.tensors()
         names = validated(self.task.metrics, self.task.classes)
         with one_thread():
-            found = measure(names, "test", y, logits(self.module, self.task.cast(x)))
+            y, outputs = in_own_units(self.data.unit, y, logits(self.module, self.task.cast(x)))
+        found = measure(names, "test", y, outputs)
         return {"samples": len(y), **{name.partition(SEPARATOR)[2]: value for name, value in found.items()}}
 
     def save(self, path: Path | str, licence: str = "", onnx: bool = True) -> Path:
@@ -63,8 +64,8 @@ class ClientModel(Predictor):
             return self._save_weights(path)
         if path.suffix in OTHER_FORMATS:
             raise ConfigError(
-                f"{path} would be no {path.suffix} file: a bundle is a folder, such as {path.stem}/ (with a model.onnx "
-                f"in it), and weights alone are {path.stem}.safetensors"
+                f"{path} cannot be a {path.suffix} file: a bundle is a folder, such as {path.stem}/ (with a model.onnx "
+                f"in it), and weights alone go to {path.stem}.safetensors"
             )
         origin = Origin(
             self.name, self.method, self.title, self.which, self.network, self.metrics(), self.provenance

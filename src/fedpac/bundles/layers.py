@@ -42,9 +42,9 @@ def tree_of(module: nn.Module) -> Tree:
     if kind in (nn.Sequential, Classifier):
         return {"layer": kind.__name__, "parts": {name: tree_of(part) for name, part in module.named_children()}}
     if LAYERS.get(kind.__name__) is not kind:
-        raise NoTreeError(f"{kind.__module__}.{kind.__qualname__} is not one of torch's usual layers")
+        raise NoTreeError(f"{kind.__module__}.{kind.__qualname__} is not one of the supported torch layers")
     if changed := [n for n, p in module.named_parameters(recurse=False) if n not in ("weight", "bias")]:
-        raise NoTreeError(f"{kind.__name__} has parameters that are not its own: {', '.join(changed)}")
+        raise NoTreeError(f"{kind.__name__} has non-standard parameters: {', '.join(changed)}")
     return {"layer": kind.__name__, **_settings(module)}
 
 
@@ -70,7 +70,7 @@ def build(tree: object, depth: int = 0, budget: list[int] | None = None) -> nn.M
     budget = [MOST] if budget is None else budget
     budget[0] -= 1
     if not isinstance(tree, dict) or depth > DEEPEST or budget[0] < 0:
-        raise ConfigError("the network's description is no tree of layers, or one too deep or too large")
+        raise ConfigError("the network description is not a tree of layers, or is too deep or too large")
     settings = {name: value for name, value in tree.items() if name != "layer"}
     kind = tree.get("layer")
     if kind in ("Sequential", "Classifier"):
@@ -79,18 +79,18 @@ def build(tree: object, depth: int = 0, budget: list[int] | None = None) -> nn.M
             raise ConfigError(f"the layer {kind} has {', '.join(map(str, settings)) or 'no parts'}; expected parts")
         return _container(kind, {str(n): build(part, depth + 1, budget) for n, part in parts.items()})
     if not isinstance(kind, str) or kind not in LAYERS:
-        raise ConfigError(f"the network has a layer {str(kind)[:40]!r}, which is not one of torch's usual layers")
+        raise ConfigError(f"the network has a layer {str(kind)[:40]!r}, which is not one of the supported torch layers")
     known = inspect.signature(LAYERS[kind].__init__).parameters
     for name, value in settings.items():
         if name not in known or name in ("self", "_weight", "_freeze", *WHERE) or not _plain(value):
             raise ConfigError(
-                f"the layer {kind} has {str(name)[:40]} = {str(value)[:40]}, which is none of its settings"
+                f"the layer {kind} has {str(name)[:40]} = {str(value)[:40]}, which is not one of its settings"
             )
     _check_padding(kind, settings)
     try:
         return LAYERS[kind](**{n: tuple(v) if isinstance(v, list) else v for n, v in settings.items()})
     except (TypeError, ValueError, RuntimeError, AssertionError, ArithmeticError, IndexError) as error:
-        raise ConfigError(f"the layer {kind} cannot be made with its settings: {error}") from None
+        raise ConfigError(f"the layer {kind} cannot be created with these settings: {error}") from None
 
 
 def _container(kind: str, parts: dict[str, nn.Module]) -> nn.Module:

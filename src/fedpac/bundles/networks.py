@@ -54,7 +54,9 @@ class Named(Section):
 
     def make(self, shape: tuple[int, ...], outputs: int, trust: bool) -> nn.Module:
         if self.name not in NETWORKS:
-            raise ConfigError(f"the network '{self.name[:40]}' is not one of this version's: {', '.join(NETWORKS)}")
+            raise ConfigError(
+                f"the network '{self.name[:40]}' is not known to this version; known are: {', '.join(NETWORKS)}"
+            )
         return build_model(self.name, shape, outputs, seed=0, vocabulary=self.vocabulary)
 
 
@@ -68,10 +70,10 @@ class Own(Section):
 
     def make(self, shape: tuple[int, ...], outputs: int, trust: bool) -> nn.Module:
         if not trust or not self.called:
-            consent = ", or say --trust (trust=True)" if self.called else ""
+            consent = ", or pass --trust (trust=True)" if self.called else ""
             raise ConfigError(
-                f"the network '{self.name[:80]}' is code of somebody's own ({self.why[:200]}): loading it runs that "
-                f"code. If you trust it, pass a module of it (in Python, network=){consent}. model.onnx needs no code"
+                f"the network '{self.name[:80]}' is third-party code ({self.why[:200]}): loading it runs that "
+                f"code. If you trust it, pass an instance (in Python, network=){consent}. model.onnx needs no code"
             )
         module, _, function = self.name.partition(":")
         if (here := str(Path.cwd())) not in sys.path:
@@ -238,7 +240,7 @@ def combination_of(module: nn.Module, network: nn.Module, method: str) -> tuple[
         return module, LinearHead(features=linear.in_features, outputs=linear.out_features)
     if not same:
         raise ConfigError(
-            f"{method} predicts with a {type(module).__name__}, which has no place in a bundle: it is neither the "
+            f"{method} predicts with a {type(module).__name__}, which a bundle cannot hold: it is neither the "
             "network itself nor one of fedpac's combinations (Mixture, WithNeighbours, TwoHeads, ...). Use it through "
             "predict in this program"
         )

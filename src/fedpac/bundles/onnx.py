@@ -35,16 +35,19 @@ class NoOnnxError(Exception):
 class FromInputs(nn.Module):
     """Probabilities of samples as they are before the network's own normalisation."""
 
-    def __init__(self, module: nn.Module, inputs: Inputs, numbers: bool) -> None:
+    def __init__(self, model: Predictor) -> None:
         super().__init__()
-        self.module = module
-        self.inputs = inputs
-        self.numbers = numbers
+        self.module = model.module
+        self.inputs = model.inputs
+        self.numbers = not model.class_names
+        self.scaled = model.preprocessing.predicted if model.preprocessing is not None else None
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.inputs.normalised(x) if self.inputs.kind == "bytes" else x
         scores: Tensor = self.module(self.inputs.cast(x))
-        return scores.double() if self.numbers else scores.double().softmax(1)
+        if not self.numbers:
+            return scores.double().softmax(1)
+        return scores.double() if self.scaled is None else scores.double() * self.scaled.scale + self.scaled.mean
 
 
 def exported(model: Predictor, about: dict[str, str]) -> bytes:
@@ -79,7 +82,7 @@ def _output(model: Predictor) -> str:
 
 def _network(model: Predictor) -> Any:
     rows = torch.export.Dim("rows")
-    whole = FromInputs(model.module, model.inputs, not model.class_names).eval()
+    whole = FromInputs(model).eval()
     try:
         with _silence(), one_thread():
             program = torch.onnx.export(
@@ -210,9 +213,9 @@ def _check(runtime: Any, data: bytes, model: Predictor) -> None:
     apart = float((np.abs(mine - expected) / (1 + np.abs(expected) * numbers)).max())
     if not apart <= TOLERANCE:
         what = "values" if numbers else "probabilities"
-        raise NoOnnxError(f"onnxruntime's {what} are {apart:.1e} from torch's; at most {TOLERANCE:g} is allowed")
+        raise NoOnnxError(f"onnxruntime's {what} differ from torch's by {apart:.1e}; at most {TOLERANCE:g} is allowed")
     if not numbers and [str(x) for x in found["label"]] != [model.class_names[k] for k in mine.argmax(axis=1)]:
-        raise NoOnnxError("onnxruntime names other classes than torch")
+        raise NoOnnxError("onnxruntime predicts other classes than torch")
 
 
 def _trial(model: Predictor, n: int = 64) -> tuple[dict[str, NDArray[Any]], object]:

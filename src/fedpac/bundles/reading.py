@@ -32,7 +32,8 @@ class Model(Predictor):
 
     def __repr__(self) -> str:
         card = self.card
-        return f"Model({card.title}, {card.client}, {card.which}, classes {', '.join(card.class_names[:10])})"
+        what = f"classes {', '.join(card.class_names[:10])}" if card.class_names else "predicts a number"
+        return f"Model({card.title}, {card.client}, {card.which}, {what})"
 
 
 def load_model(path: Path | str, network: nn.Module | None = None, trust: bool = False) -> Model:
@@ -45,7 +46,7 @@ def load_model(path: Path | str, network: nn.Module | None = None, trust: bool =
     card = read_card(path)
     weights = _bytes(path / WEIGHTS, LARGEST)
     if digest(weights) != card.files[WEIGHTS]:
-        raise ModelError(f"{path / WEIGHTS} is damaged, or belongs to another bundle: its checksum is another")
+        raise ModelError(f"{path / WEIGHTS} is damaged or belongs to another bundle: its checksum does not match")
     preprocessing = None
     if PREPROCESSING in card.files:
         name = path / PREPROCESSING
@@ -63,13 +64,15 @@ def load_model(path: Path | str, network: nn.Module | None = None, trust: bool =
 
 def read_card(path: Path) -> Card:
     if not (path / CARD).is_file():
-        raise ModelError(f"{path} holds no model: there is no {CARD} in it; 'fedpac export RUN --out {path}' makes one")
+        raise ModelError(
+            f"{path} does not contain a model ({CARD} is missing); create one with 'fedpac export RUN --out {path}'"
+        )
     try:
         return Card.model_validate_json(_bytes(path / CARD, LONGEST), strict=True)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "it"
-        raise ModelError(f"{path / CARD} describes no model: {where}: {problem['msg']}") from None
+        raise ModelError(f"{path / CARD} does not describe a model: {where}: {problem['msg']}") from None
 
 
 def is_bundle(path: Path) -> bool:
@@ -114,9 +117,11 @@ def _module(card: Card, tensors: Weights, network: nn.Module | None, trust: bool
     if isinstance(card.combination, Neighbours):  # the memory's size is said twice
         size = (card.combination.samples, card.combination.features)
         if there.get("keys") != size:
-            raise ModelError(f"the memory is not {size[0]} x {size[1]}, as {CARD} says")
+            raise ModelError(f"the memory is not {size[0]} x {size[1]}, as stated in {CARD}")
     if isinstance(card.combination, Mixed) and card.combination.components > len(there):
-        raise ModelError(f"{card.combination.components} networks are mixed, but there are {len(there)} weights")
+        raise ModelError(
+            f"{card.combination.components} networks are mixed, but there are {len(there)} sets of weights"
+        )
     if network is None and card.network.kind != "own":
         _check_size(card, make, sum(map(math.prod, there.values())))
     with torch.random.fork_rng(devices=[]):  # the weights are replaced: nobody's random numbers change for it
@@ -132,7 +137,7 @@ def _module(card: Card, tensors: Weights, network: nn.Module | None, trust: bool
     module.load_state_dict(tensors)
     bounded = {name: t.exp() if name == "log_pi" else t for name, t in tensors.items()}  # a share may be 0
     if not all(t.isfinite().all() for t in bounded.values() if t.is_floating_point()):
-        raise ModelError(f"{WEIGHTS} has values that are infinite or not a number")
+        raise ModelError(f"{WEIGHTS} has infinite or NaN values")
     return module.eval()
 
 
@@ -152,13 +157,13 @@ def _check_parts(card: Card, module: nn.Module, preprocessing: Preprocessing | N
             f"the preprocessing gives {preprocessing.width} numbers, the network takes {card.inputs.shape}"
         )
     if math.prod(card.inputs.shape) > SPARE:
-        raise ModelError(f"samples of shape {card.inputs.shape} are larger than any that are known")
+        raise ModelError(f"samples of shape {card.inputs.shape} are larger than any known input")
     whole = card.inputs.kind == "whole" and not card.inputs.as_floats
     x = torch.zeros((1, *card.inputs.shape), dtype=torch.int64 if whole else card.inputs.dtype)
     try:
         with torch.no_grad():
             scores = module(x)
     except Exception as error:  # whatever odd layers do to it
-        raise ConfigError(f"the network does not take samples of shape {card.inputs.shape}: {error}") from None
+        raise ConfigError(f"the network does not accept samples of shape {card.inputs.shape}: {error}") from None
     if not isinstance(scores, torch.Tensor) or scores.shape != (1, len(card.class_names) or 1):
         raise ConfigError(f"the network does not give one score for each of {len(card.class_names)} classes")

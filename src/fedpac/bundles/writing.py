@@ -44,7 +44,7 @@ def write_bundle(
         mine = kept.preprocessing.model_copy(update={"absent": {}, "notes": ()})  # nothing of other sites
         kept = replace(kept, preprocessing=mine)
         files[PREPROCESSING] = mine.to_json().encode()
-    missing = "" if with_onnx else "it was not asked for"
+    missing = "" if with_onnx else "not requested"
     if with_onnx:
         try:
             files[ONNX] = onnx.exported(kept, {"client": origin.client, "method": origin.title})
@@ -52,7 +52,7 @@ def write_bundle(
             missing = str(error)
     notes: tuple[str, ...] = ()
     if isinstance(combination, Neighbours):
-        notes = (f"holds the features and labels of {combination.samples:,} training samples of {origin.client}",)
+        notes = (f"contains the features and labels of {combination.samples:,} training samples of {origin.client}",)
     card = Card(
         client=origin.client, method=origin.method, title=origin.title, which=origin.which,
         network=network_of(network, origin.network), combination=combination, inputs=kept.inputs,
@@ -66,7 +66,7 @@ def write_bundle(
 
 def check_free(folder: Path) -> None:
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise ConfigError(f"{folder} is there already: choose a new folder for the model")
+        raise ConfigError(f"{folder} already exists: choose a new folder for the model")
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+import typer.core
 from rich.markup import escape
 
 from fedpac.cli.streams import PlainConsole, printable_everywhere
@@ -19,6 +20,23 @@ from fedpac.version import __version__
 
 if TYPE_CHECKING:
     from types import FrameType
+
+_make_argument = typer.core.TyperArgument.__init__
+
+
+def _keep_help(self: typer.core.TyperArgument, **settings: Any) -> None:
+    """Click 8.5 has a help of its own for arguments, and sets it to None after typer has set it."""
+    _make_argument(self, **settings)
+    self.help = settings.get("help")
+
+
+typer.core.TyperArgument.__init__ = _keep_help  # type: ignore[method-assign]
+
+
+def examples(*commands: str) -> str:
+    """The end of a command's help: one example a line."""
+    return "\n\n".join(["Examples:" if len(commands) > 1 else "Example:", *(f"$ {command}" for command in commands)])
+
 
 app = typer.Typer(
     name="fedpac",
@@ -35,31 +53,44 @@ err = PlainConsole(stderr=True, highlight=False)
 
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", help="Where the data sets are. Default: $FEDPAC_DATA, else the user's cache folder."),
+    typer.Option(
+        "--data-dir", help="Folder with the data sets. Default: $FEDPAC_DATA, or else the user's cache folder."
+    ),
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any key of the config, such as training.lr=0.05. Repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Set any config key, such as training.lr=0.05. Repeatable."),
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TARGET",
+        help="Log rounds to a file (.jsonl, .csv), tensorboard:FOLDER or mlflow:URI. Repeatable.",
+    ),
 ]
 Workers = Annotated[int | None, typer.Option(help="Worker processes. Default: one per core.", min=1)]
 Folder = Annotated[Path, typer.Argument(help="The run's folder.", show_default=False)]
 OwnMethod = Annotated[
     str | None,
-    typer.Option("--method", metavar="MODULE:CLASS", help="The run's method, if it is not fedpac's: import its code."),
+    typer.Option(
+        "--method", metavar="MODULE:CLASS", help="The run's method, if it is not part of fedpac; its code is imported."
+    ),
 ]
 OwnNetwork = Annotated[
     str | None,
     typer.Option(
-        "--model", metavar="MODULE:FUNCTION", help="The run's network, if it is not fedpac's: import its code."
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help="The run's network, if it is not part of fedpac; its code is imported.",
     ),
 ]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Import the method and the network that the folder names, whatever their code does."),
+    typer.Option("--trust", help="Import whatever method and network the folder names. This runs their code."),
 ]
 WhichModel = Annotated[
     str | None,
-    typer.Option(help="received or personal. Default: the one the method's paper reports."),
+    typer.Option(help="received or personal. Default: the one reported in the method's paper."),
 ]
 
 
@@ -103,7 +134,7 @@ def show_error(error: FedpacError) -> None:
 
 
 def show_warning(error: FedpacError) -> None:
-    err.print(f"[bold yellow]left out:[/] {escape(str(error))}", soft_wrap=True)
+    err.print(f"[bold yellow]skipped:[/] {escape(str(error))}", soft_wrap=True)
 
 
 @contextmanager

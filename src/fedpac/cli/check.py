@@ -7,22 +7,27 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import app, err, out
+from fedpac.cli.app import app, err, examples, out
 
 COLOURS = {"passed": "green", "failed": "bold red", "not reached": "yellow"}
 
 
-@app.command(epilog="Examples:  fedpac check my_module:MyMethod  |  fedpac check my_module:MyMethod --set lam=2")
+@app.command(
+    epilog=examples(
+        "fedpac check my_module:MyMethod",
+        "fedpac check my_module:MyMethod --set lam=2",
+    )
+)
 def check(
-    method: Annotated[str, typer.Argument(help="A class of your own, as module:Class, or one of 'fedpac methods'.")],
+    method: Annotated[str, typer.Argument(help="Your own class, as module:Class, or a name from 'fedpac methods'.")],
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, such as lam=2. Repeatable."),
     ] = None,
 ) -> None:
-    """Check that a method keeps its promises: the same numbers everywhere, no data in messages, and so on.
+    """Check that a method meets the contract: identical numbers on every engine, no data in messages, and more.
 
-    Small federations, a few seconds. Exit code 1 if a check fails.
+    Runs small federations for a few seconds. Exits with code 1 if a check fails.
     """
     from fedpac.config import override
     from fedpac.methods import find_method

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from fedpac.cli.app import counted, on_interrupt, out
+from fedpac.headlines import HEADLINES
 
 if TYPE_CHECKING:
     from fedpac.callbacks import Given
@@ -74,24 +75,26 @@ class ProgressBar:
             self.start = time.monotonic() - report.seconds
         each = (time.monotonic() - self.start) / (report.round - self.first + 1)
         left = _clock(each * (self.rounds - report.round))
+        headline = HEADLINES[report.metric]
         means = {which: _mean(report.accuracies(which)) for which in BOTH if report.accuracies(which)}
         spent = "" if report.epsilon is None else f"epsilon {report.epsilon:.2f}  "
         if report.failed:
             self.failure = f"round {report.round}: {report.failed[-1].reason}"
         if self.bar is not None:
             if means:
-                self.scores = "  ".join(f"{which} {mean:.1f}" for which, mean in means.items()) + " %"
+                shown = (f"{which} {headline.show(mean, 1)}" for which, mean in means.items())
+                self.scores = "  ".join([*shown]) + f" {headline.unit}"
             pace, failure = f"{spent}{left} left", escape(self.failure)
             self.bar.update(self.task, completed=report.round, scores=self.scores, pace=pace, failure=failure)
         elif means:
             label = f"{self.label}  " if self.label else ""
-            scores = "  ".join(f"{which} {mean:5.2f} %" for which, mean in means.items())
+            scores = "  ".join(f"{which} {headline.show(mean):>5} {headline.unit}" for which, mean in means.items())
             pace = f"{spent}{each:.2f} s a round, {left} left"
             out.print(f"{label}round {report.round}/{self.rounds}  {scores}  {pace}", soft_wrap=True, markup=False)
 
 
 def _mean(accuracies: list[float]) -> float:
-    return 100 * sum(accuracies) / len(accuracies)
+    return sum(accuracies) / len(accuracies)
 
 
 def _clock(seconds: float) -> str:
@@ -103,34 +106,36 @@ def _clock(seconds: float) -> str:
 def show_result(summary: dict[str, Any]) -> None:
     from fedpac.report.text import rich_table
 
+    headline = HEADLINES[summary.get("metric", "accuracy")]
+    show = headline.show
     measured = [which for which in BOTH if summary[which] is not None]
 
-    def line(what: str, show: Callable[[dict[str, Any]], str]) -> dict[str, str]:
-        return {"what": what} | {which: show(summary[which]) for which in measured}
+    def line(what: str, told: Callable[[dict[str, Any]], str]) -> dict[str, str]:
+        return {"what": what} | {which: told(summary[which]) for which in measured}
 
     rows = [
-        line(f"mean over clients, round {summary['rounds']}", lambda r: f"{100 * r['final']['mean']:.2f}"),
-        line("standard deviation over clients", lambda r: f"{100 * r['final']['std']:.2f}"),
-        line("mean of the worst tenth of clients", lambda r: f"{100 * r['final']['worst_decile']:.2f}"),
-        line("mean weighted by samples", lambda r: f"{100 * r['final']['weighted_mean']:.2f}"),
-        line("best mean", lambda r: f"{100 * r['best']['mean']:.2f} in round {r['best']['round']}"),
+        line(f"mean over clients, round {summary['rounds']}", lambda r: show(r["final"]["mean"])),
+        line("standard deviation over clients", lambda r: show(r["final"]["std"])),
+        line("mean of the worst tenth of clients", lambda r: show(r["final"]["worst_decile"])),
+        line("mean weighted by samples", lambda r: show(r["final"]["weighted_mean"])),
+        line("best mean", lambda r: f"{show(r['best']['mean'])} in round {r['best']['round']}"),
     ]
     if all("selected" in summary[which] for which in measured):
         chosen = line(
-            "mean in the round that validation chose",
-            lambda r: f"{100 * r['selected']['mean']:.2f} in round {r['selected']['round']}",
+            "mean in the round selected on validation data",
+            lambda r: f"{show(r['selected']['mean'])} in round {r['selected']['round']}",
         )
-        rows[-1:] = [chosen, {**rows[-1], "what": "best mean (chosen on test data)"}]
+        rows[-1:] = [chosen, {**rows[-1], "what": "best mean (selected on test data)"}]
     if any("clients" in summary[which]["final"] for which in measured):
-        rows.append(line("clients that have a result", lambda r: str(r["final"].get("clients", summary["clients"]))))
-    columns = {"what": "test accuracy (%)"}
+        rows.append(line("clients with a result", lambda r: str(r["final"].get("clients", summary["clients"]))))
+    columns = {"what": f"test {headline.label}"}
     columns |= {which: f"{which} (reported)" if which == summary["reported"] else which for which in measured}
     out.print(rich_table(rows, columns, left=["what"]))
     if summary.get("stopped_early"):
-        out.print(f"Stopped after round {summary['rounds']}: validation did not improve any more.")
+        out.print(f"Stopped after round {summary['rounds']}: validation stopped improving.")
     out.print(
-        f"{summary['seconds']:.1f} s of rounds; {summary['bytes_up'] / 1e6:.1f} MB up and "
-        f"{summary['bytes_down'] / 1e6:.1f} MB down, all clients together."
+        f"{summary['seconds']:.1f} s for all rounds; {summary['bytes_up'] / 1e6:.1f} MB up and "
+        f"{summary['bytes_down'] / 1e6:.1f} MB down in total."
     )
     show_privacy(summary.get("privacy", {}))
 
@@ -156,9 +161,7 @@ def show_preprocessing(folder: Path) -> None:
     from fedpac.data.preprocessing import Preprocessing
 
     fitted = Preprocessing.from_json(file.read_bytes(), str(file))
-    out.print(
-        f"{len(fitted.columns)} columns of the tables make {fitted.width} inputs: {escape(str(file))}", soft_wrap=True
-    )
+    out.print(f"{len(fitted.columns)} table columns become {fitted.width} inputs: {escape(str(file))}", soft_wrap=True)
     for note in fitted.notes:
         out.print(f"  [yellow]{escape(note)}[/]", soft_wrap=True)
 
@@ -169,7 +172,7 @@ def show_profile(profile: Profile, folder: Path) -> None:
     columns = {"what": "where the time went", "seconds": "seconds", "each": "a round", "share": "%"}
     out.print(rich_table(profile.rows(), columns, left=["what"]))
     out.print(
-        "The exchange with the workers and the visits to clients are summed over all workers.\n"
+        "Communication with the workers and visits to clients are summed over all workers.\n"
         f"Every round: {profile.write(folder)}",
         soft_wrap=True,
     )
@@ -197,7 +200,7 @@ def show_comparison(runs: list[RunData], folder: Path | None, csv: bool, per_cli
             out.print()
             left = ["method", "model", "metric", "round", "client"]
             out.print(rich_table(more, columns, left=left))
-    narrow = [f"There is no room for {', '.join(left_out)}: --csv shows every number."] if left_out else []
+    narrow = [f"Hidden for lack of space: {', '.join(left_out)}. --csv shows every number."] if left_out else []
     for note in [*comparison.notes(runs), *narrow]:
         out.print(f"[dim]{escape(note)}[/]")
     if folder is None:
@@ -286,7 +289,7 @@ def carry_out(
         else:
             summary = start_run(config, folder, data_dir, told)
     if summary["note"]:
-        out.print(f"[yellow]Not the published data: {escape(summary['note'])}[/]")
+        out.print(f"[yellow]Not the published data set: {escape(summary['note'])}[/]")
     show_preprocessing(folder)
     if result:
         show_result(summary)

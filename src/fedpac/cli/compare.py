@@ -8,26 +8,27 @@ from typing import Annotated
 
 import typer
 
-from fedpac.cli.app import app, show_warning
+from fedpac.cli.app import app, examples, show_warning
 from fedpac.cli.common import show_comparison
 
 
 @app.command(
-    epilog="Examples:  fedpac compare runs/*  |  fedpac compare runs --out comparison --csv  |  "
-    "fedpac compare runs/local runs/fedpac --per-client"
+    epilog=examples(
+        "fedpac compare runs/*",
+        "fedpac compare runs --out comparison --csv",
+        "fedpac compare runs/local runs/fedpac --per-client",
+    )
 )
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.", show_default=False)],
     folder: Annotated[
         Path | None,
-        typer.Option("--out", help="Write the table and the accuracy curves into this folder."),
+        typer.Option("--out", help="Write the table and the accuracy curves to this folder."),
     ] = None,
-    csv: Annotated[
-        bool, typer.Option("--csv", help="Every number at full precision; to the screen without --out.")
-    ] = False,
-    per_client: Annotated[bool, typer.Option("--per-client", help="Also every client's numbers.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Full precision as CSV; printed unless --out is given.")] = False,
+    per_client: Annotated[bool, typer.Option("--per-client", help="Also show each client's results.")] = False,
 ) -> None:
-    """A table of runs side by side, and their accuracy curves. Runs that differ in the seed alone are one row."""
+    """Compare runs in a table, and plot their accuracy curves. Runs that differ only in the seed form one row."""
     from fedpac.report.comparison import exact_rows
     from fedpac.report.text import csv_text
     from fedpac.runs.read import read_runs

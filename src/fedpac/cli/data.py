@@ -8,40 +8,51 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, Sets, app, counted, out
+from fedpac.cli.app import DataDir, Sets, app, counted, examples, out
 from fedpac.errors import DataError
 
 
 @app.command(
-    epilog="Examples:  fedpac data  |  fedpac data cifar10 --download  |  "
-    "fedpac data digits --scenario dirichlet --clients 20 --figure dirichlet.png  |  "
-    "fedpac data describe north.csv south.csv --target diagnosis --out schema.toml"
+    epilog=examples(
+        "fedpac data",
+        "fedpac data cifar10 --download",
+        "fedpac data digits --scenario dirichlet --clients 20 --figure dirichlet.png",
+        "fedpac data describe north.csv south.csv --target diagnosis --out schema.toml",
+    )
 )
 def data(
     name: Annotated[
-        str | None, typer.Argument(help="One data set; or 'describe', for tables of your own.", show_default=False)
+        str | None, typer.Argument(help="A data set, or 'describe' for your own tables.", show_default=False)
     ] = None,
     tables: Annotated[
         list[Path] | None,
-        typer.Argument(help="describe: CSV or Parquet, one file or folder for each site.", show_default=False),
+        typer.Argument(help="describe: CSV or Parquet, one file or folder per site.", show_default=False),
     ] = None,
     data_dir: DataDir = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch the named data set if it is not there.")] = False,
-    scenario: Annotated[str | None, typer.Option(help="Show how this scenario deals it out (groups).")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients of the scenario.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Download the data set if it is missing.")] = False,
+    scenario: Annotated[
+        str | None, typer.Option(help="Show how this scenario splits the data. Default: groups.")
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the scenario.", min=0)] = 0,
     sets: Sets = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw the scenario: clients by classes.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Plot the class distribution of every client to this file.")
+    ] = None,
     target: Annotated[str | None, typer.Option(help="describe: the column to predict.")] = None,
-    id: Annotated[str | None, typer.Option(help="describe: the column that says whose row it is.")] = None,
+    id: Annotated[
+        str | None, typer.Option(help="describe: the column that identifies the patient or owner of a row.")
+    ] = None,
     schema: Annotated[Path | None, typer.Option("--out", help="describe: the file to write.")] = None,
 ) -> None:
-    """Which data sets are here, what a scenario makes of them, and what is in tables of your own."""
+    """List data sets, show how a scenario splits them, and describe your own tables."""
     if name == "describe":
         _describe(tables or [], target, id, schema)
         return
     if tables:
-        raise DataError(f"one data set at a time: {name}; to draft a schema for tables: fedpac data describe FILES")
+        raise DataError(
+            f"give one data set at a time, such as {name}; to draft a schema for tables: fedpac data describe FILES"
+        )
     from fedpac.report.catalogue import DATA_SET_COLUMNS, TEXT_COLUMNS, catalogue
     from fedpac.report.text import rich_table
 
@@ -59,9 +70,7 @@ def data(
     out.print(rich_table(rows, short, left=TEXT_COLUMNS))
     from fedpac.data.datasets import data_root
 
-    out.print(
-        f"[dim]They are looked for in {escape(str(data_root(data_dir)))}. More: fedpac data NAME[/]", soft_wrap=True
-    )
+    out.print(f"[dim]Data folder: {escape(str(data_root(data_dir)))}. Details: fedpac data NAME[/]", soft_wrap=True)
 
 
 def _describe(tables: list[Path], target: str | None, id: str | None, schema: Path | None) -> None:
@@ -70,13 +79,13 @@ def _describe(tables: list[Path], target: str | None, id: str | None, schema: Pa
     from fedpac.files import explained, write_atomically
 
     if not tables:
-        raise DataError("name one file or folder for each site, such as: fedpac data describe north.csv south.csv")
+        raise DataError("give one file or folder per site, such as: fedpac data describe north.csv south.csv")
     text = draft(tables, schema.parent if schema else Path(), target, id)
     if schema is None:
         out.print(text, markup=False, soft_wrap=True, end="")
         return
     if schema.exists():
-        raise DataError(f"{schema} is there already; choose another name, or remove it")
+        raise DataError(f"{schema} already exists; choose another name, or remove it")
     with explained(schema.parent):
         write_atomically(schema, text.encode())
     out.print(
@@ -103,21 +112,24 @@ def _show_scenario(
     config = make_config(values)
     built = build(config.data, seed, data_dir)
     counts = describe(built).numpy()
-    sizes = counts.sum(axis=1)
+    sizes = [len(client.train) for client in built.clients]
     held = (counts > 0).sum(axis=1)
+    what = f"of {held.min()} to {held.max()} classes" if built.classes else "with a number to predict"
     out.print(
-        f"{escape(built.name)}: {counted(len(built.clients), 'client')} with {sizes.min()} to {sizes.max()} training "
-        f"samples of {held.min()} to {held.max()} classes"
+        f"{escape(built.name)}: {counted(len(built.clients), 'client')} with {min(sizes)} to {max(sizes)} training "
+        f"samples {what}"
     )
     if built.class_names:
         out.print(f"classes: {escape(', '.join(built.class_names))}", soft_wrap=True)
     within, between = repeated(built)
-    repeats = [f"{within:,} clients hold a training sample more than once"] if within else []
-    repeats += [f"{between:,} training samples are held by several clients"] if between else []
+    repeats = [f"{within:,} clients hold duplicate training samples"] if within else []
+    repeats += [f"{between:,} training samples are shared by several clients"] if between else []
     if repeats:
         out.print("; ".join(repeats))
     if built.note:
         out.print(f"[yellow]{escape(built.note)}[/]")
+    if figure is not None and not built.classes:
+        raise DataError("--figure draws the classes that clients hold; here a number is predicted")
     if figure is not None:
         from fedpac.report.bubbles import bubble_plot
         from fedpac.report.style import write_figure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import Workers, app, out
+from fedpac.cli.app import Workers, app, examples, out
 from fedpac.cli.common import carry_out
 from fedpac.errors import RunError
 
@@ -23,14 +23,14 @@ REPORT = "report.html"
 COLOURS = {"P": "dark_orange", "T": "green", "L": "magenta", "A": "blue"}
 
 
-@app.command(epilog="Example:  fedpac demo --rounds 10 --seeds 1")
+@app.command(epilog=examples("fedpac demo --rounds 10 --seeds 1"))
 def demo(
-    folder: Annotated[Path, typer.Option("--out", help="Replaced if it is there.")] = Path("demo-runs"),
+    folder: Annotated[Path, typer.Option("--out", help="Output folder. Replaced if it exists.")] = Path("demo-runs"),
     rounds: Annotated[int, typer.Option(help="Communication rounds of each run.", min=1)] = 20,
     seeds: Annotated[int, typer.Option(help="Runs of each method.", min=1, max=99)] = 3,
     workers: Workers = None,
 ) -> None:
-    """Twenty sites that label handwritten digits in five different ways: FedPAC, FedAvg and each site alone."""
+    """Compare FedPAC, FedAvg and local training on 20 sites that label handwritten digits in five different ways."""
     import shutil
 
     from fedpac.config import make_config
@@ -41,7 +41,9 @@ def demo(
         strangers = [p.name for p in folder.iterdir()] if folder.is_dir() else [folder.name]
         ours = {f"{name}-seed{seed}" for name in METHODS for seed in range(99)} | {REPORT}
         if strangers := sorted(set(strangers) - ours):
-            raise RunError(f"{folder} is not a demo's ({strangers[0]}), and is left alone: choose another with --out")
+            raise RunError(
+                f"{folder} holds other files ({strangers[0]}) and was not touched: choose another folder with --out"
+            )
         shutil.rmtree(folder)
     made = []
     for seed in range(seeds):
@@ -71,7 +73,7 @@ def show_outcome(runs: list[RunData], report: Path) -> None:
     by_method = {experiment.method: experiment for experiment in setting.experiments}
     fedpac, fedavg, local = (by_method[name] for name in METHODS)
     lines: dict[str, tuple[str, str, Experiment, Which]] = {
-        "P": ("FedPAC", "for each site, from sites like it", fedpac, "received"),
+        "P": ("FedPAC", "one model per site, from similar sites", fedpac, "received"),
         "T": ("FedAvg-FT", "one model, fine-tuned by each site", fedavg, "personal"),
         "L": ("Local-only", "each site alone", local, "personal"),
         "A": ("FedAvg", "one model for all", fedavg, "received"),
@@ -91,24 +93,24 @@ def show_outcome(runs: list[RunData], report: Path) -> None:
         )
     columns = {"name": "", "about": "", "accuracy": "accuracy %", "gain": "gain / lose"}
     seeds = len(fedpac.runs)
-    title = f"20 sites in 5 groups; each group labels the digits in its own way ({seeds} seed{'s' * (seeds > 1)})"
+    title = f"20 sites in 5 groups; each group labels the digits differently ({seeds} seed{'s' * (seeds > 1)})"
     out.print(rich_table(rows, columns, title=title, left=["name", "about"]))
     for line in plot_text(curves, width=64, height=8, unit="round"):
         out.print("".join(f"[{COLOURS[c]}]{c}[/]" if c in COLOURS else escape(c) for c in line), highlight=False)
     compared = gains(fedpac.runs, local.runs, "received")
     assert compared is not None, "all methods have the same seeds"
     out.print(escape(_sentence(ends, compared)))
-    out.print(f"Who learned from whom, and site by site: open {escape(str(report))}", soft_wrap=True)
+    out.print(f"Details, site by site, and who learned from whom: open {escape(str(report))}", soft_wrap=True)
 
 
 def _sentence(ends: dict[str, float], found: Gains) -> str:
     """What was learned, whichever way it went."""
-    start = f"One model for all is right on {ends['A']:.0f} % of a site's digits, a site alone on {ends['L']:.0f} %"
+    start = f"One model for all gets {ends['A']:.0f} % of a site's digits right; a site alone gets {ends['L']:.0f} %"
     if ends["P"] <= ends["L"]:
-        return f"{start}, FedPAC on {ends['P']:.0f} %: taking part did not pay here."
+        return f"{start}, FedPAC {ends['P']:.0f} %: collaborating did not pay off here."
     lost = found.count("loses")
     return (
-        f"{start}. With FedPAC each site learns from those that label as it does, and is right on {ends['P']:.0f} %: "
-        f"{found.count('gains')} of {len(found.difference)} sites gain by more than chance (95 % intervals), "
+        f"{start}. With FedPAC, each site learns from those that label the way it does and gets {ends['P']:.0f} %: "
+        f"{found.count('gains')} of {len(found.difference)} sites gain significantly (95 % intervals), "
         f"{lost or 'none'} {'loses' if lost < 2 else 'lose'}."
     )

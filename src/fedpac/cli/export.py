@@ -18,22 +18,22 @@ from fedpac.cli.app import DataDir, Folder, OwnMethod, OwnNetwork, Trust, WhichM
 )
 def export(
     folder: Folder,
-    client: Annotated[str, typer.Option(help="Whose model: a name or a number.")] = "0",
+    client: Annotated[str, typer.Option(help="Whose model: client name or number.")] = "0",
     target: Annotated[
-        Path, typer.Option("--out", help="A new folder for the bundle, or a .safetensors file for the weights alone.")
+        Path, typer.Option("--out", help="A new folder for the bundle, or a .safetensors file for just the weights.")
     ] = Path("model"),
     which: WhichModel = None,
-    selected: Annotated[bool, typer.Option("--selected", help="Of the round that validation data chose.")] = False,
-    licence: Annotated[str, typer.Option(help="What others may do with the model: a line for model.json.")] = "",
-    onnx: Annotated[bool, typer.Option(help="Write model.onnx too, where the model can be expressed in it.")] = True,
+    selected: Annotated[bool, typer.Option("--selected", help="Use the round selected on validation data.")] = False,
+    licence: Annotated[str, typer.Option(help="Licence of the model, recorded in model.json.")] = "",
+    onnx: Annotated[bool, typer.Option(help="Also write model.onnx, if ONNX supports the model.")] = True,
     data_dir: DataDir = None,
     method: OwnMethod = None,
     model: OwnNetwork = None,
     trust: Trust = False,
 ) -> None:
-    """Write a client's model as a bundle: a folder that predicts without the run and its data.
+    """Export a client's model as a bundle: a folder that predicts without the run and its data.
 
-    model.json says what it is; 'fedpac predict FOLDER rows.csv' and fedpac.load_model use it.
+    model.json describes it; use it with 'fedpac predict FOLDER rows.csv' or fedpac.load_model.
     """
     from fedpac.api import load_run
     from fedpac.bundles import check_free, read_card
@@ -48,8 +48,8 @@ def export(
         return
     card = read_card(written)
     if ONNX in card.files:
-        out.print("model.onnx is the same model: onnxruntime's probabilities are torch's", soft_wrap=True)
+        out.print("model.onnx is verified: onnxruntime predicts the same as torch", soft_wrap=True)
     elif onnx:
-        out.print(f"[yellow]There is no model.onnx: {escape(card.onnx)}[/]", soft_wrap=True)
+        out.print(f"[yellow]No model.onnx was written: {escape(card.onnx)}[/]", soft_wrap=True)
     for note in card.notes:
-        out.print(f"[yellow]Before you pass it on: it {escape(note)}[/]", soft_wrap=True)
+        out.print(f"[yellow]Before you share it: it {escape(note)}[/]", soft_wrap=True)

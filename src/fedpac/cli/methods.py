@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import app, out
+from fedpac.cli.app import app, examples, out
 
 if TYPE_CHECKING:
     from fedpac.inspect.cost import Cost
     from fedpac.methods import Method
 
 
-@app.command(epilog="Examples:  fedpac methods  |  fedpac methods fedpac")
+@app.command(
+    epilog=examples(
+        "fedpac methods",
+        "fedpac methods fedpac",
+    )
+)
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One method, in full.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="Explain this method in full.", show_default=False)] = None,
 ) -> None:
     """List the methods, or explain one: its equations, settings, messages, state and cost."""
     from fedpac.methods import PAPER, find_method, list_methods
@@ -38,7 +43,7 @@ def methods(
             "title": "title",
             "family": "family",
             "paper": "paper",
-            "about": "in one line",
+            "about": "summary",
         }
         out.print(rich_table(rows, columns, left=list(columns)))
         return
@@ -52,6 +57,7 @@ def _explain_method(cls: type[Method]) -> None:
     from fedpac.report.text import rich_table
 
     out.print(f"[bold]{escape(cls.title)}[/]  ({escape(cls.family)}); reports the [bold]{cls.reported}[/] accuracy\n")
+    out.print("For classes only.\n" if cls.needs_classes else "For classes, and for numbers to predict.\n")
     out.print(escape(inspect.cleandoc(cls.__doc__ or "")), soft_wrap=True)
     out.print(f"[dim]{escape(inspect.cleandoc(inspect.getmodule(cls).__doc__ or ''))}[/]\n", soft_wrap=True)
     if cls.model_fields:
@@ -91,9 +97,9 @@ def _explain_method(cls: type[Method]) -> None:
     ):
         out.print(f"  {what}: {text}", soft_wrap=True)
     new = cls().newcomer()
-    out.print("\n[bold]A client that never took part[/] gets")
+    out.print("\n[bold]A newcomer[/], a client that never participated, gets")
     for what, text in (
-        ("with labelled samples", new.labelled or "nothing: it must take part in rounds"),
+        ("with labelled samples", new.labelled or "nothing: it must participate in rounds"),
         ("without", new.without or "nothing"),
     ):
         out.print(f"  {what}: {escape(text)}", soft_wrap=True)

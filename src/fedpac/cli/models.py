@@ -7,31 +7,34 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import app, out
+from fedpac.cli.app import app, examples, out
 from fedpac.errors import ConfigError
 
 TOKENS = 1000  # of a vocabulary, for an example
 
 
 @app.command(
-    epilog="Examples:  fedpac models  |  fedpac models cnn --shape 3,224,224  |  "
-    "fedpac models my_module:make --shape 30 --classes 2"
+    epilog=examples(
+        "fedpac models",
+        "fedpac models cnn --shape 3,224,224",
+        "fedpac models my_module:make --shape 30 --classes 2",
+    )
 )
 def models(
     name: Annotated[
-        str | None, typer.Argument(help="One network; or module:function, your own.", show_default=False)
+        str | None, typer.Argument(help="A network, or your own as module:function.", show_default=False)
     ] = None,
-    shape: Annotated[str | None, typer.Option(help="Of a sample, such as 3,32,32. Default: an example.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Shape of a sample, such as 3,32,32. Default: an example.")] = None,
     classes: Annotated[int, typer.Option(help="Number of classes.", min=1)] = 10,
 ) -> None:
-    """List the networks: what they take, how large they are, and whether fused kernels engage."""
+    """List the networks: input, size, and whether the fused kernels apply."""
     from fedpac import native
     from fedpac.networks import NETWORKS, is_own_network
     from fedpac.report.text import rich_table
 
     asked = None if shape is None else _shape(shape)
     if name is not None and is_own_network(name) and asked is None:
-        raise ConfigError(f"say what a sample of '{name}' looks like: --shape, such as 3,32,32")
+        raise ConfigError(f"give the shape of a sample of '{name}': --shape, such as 3,32,32")
     rows = []
     for each in [name] if name is not None else NETWORKS:
         try:
@@ -40,14 +43,14 @@ def models(
             if name is not None:
                 raise
             unfit = dict.fromkeys(("shape", "parameters", "features"), "–")
-            rows.append({"name": each, "takes": NETWORKS[each].takes, **unfit, "speed": "does not take such samples"})
+            rows.append({"name": each, "takes": NETWORKS[each].takes, **unfit, "speed": "does not accept such samples"})
     columns = {
         "name": "name", "takes": "takes", "shape": "sample", "parameters": "weights", "features": "features",
         "speed": "speed",
     }  # fmt: skip
     out.print(rich_table(rows, columns, left=["name", "takes", "shape", "speed"]))
     if not native.available():
-        out.print(f"[yellow]There are no kernels here: {escape(native.reason())}[/]", soft_wrap=True)
+        out.print(f"[yellow]Native kernels are unavailable: {escape(native.reason())}[/]", soft_wrap=True)
     if name in NETWORKS:
         out.print(escape(NETWORKS[name].about))
 

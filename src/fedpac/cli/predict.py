@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from fedpac.cli.app import DataDir, OwnMethod, OwnNetwork, Trust, WhichModel, app, counted, err
+from fedpac.cli.app import DataDir, OwnMethod, OwnNetwork, Trust, WhichModel, app, counted, err, examples
 from fedpac.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -23,21 +23,24 @@ TABLES = (".csv", ".parquet")
 
 
 @app.command(
-    epilog="Examples:  fedpac predict north-model rows.csv  |  fedpac predict model x.npz --out classes.csv  |  "
-    "fedpac predict runs/fedpac-digits-seed0 --client 3 images.npz"
+    epilog=examples(
+        "fedpac predict north-model rows.csv",
+        "fedpac predict model x.npz --out classes.csv",
+        "fedpac predict runs/fedpac-digits-seed0 --client 3 images.npz",
+    )
 )
 def predict(
-    folder: Annotated[Path, typer.Argument(help="A bundle of 'fedpac export', or a run's folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="A bundle from 'fedpac export', or a run folder.", show_default=False)],
     file: Annotated[
         Path,
         typer.Argument(
-            help="A CSV or Parquet table of raw rows, an .npz file with x (perhaps y), an image, or a folder of them.",
+            help="A CSV or Parquet table of raw rows, an .npz file with x (and optionally y), or images.",
             show_default=False,
         ),
     ],
-    client: Annotated[str | None, typer.Option(help="Of a run: whose model, by name or number. Default: 0.")] = None,
+    client: Annotated[str | None, typer.Option(help="For a run folder: client name or number. Default: 0.")] = None,
     target: Annotated[
-        Path | None, typer.Option("--out", help="The CSV file to write. Default: the terminal.", show_default=False)
+        Path | None, typer.Option("--out", help="The CSV file to write. Default: print it.", show_default=False)
     ] = None,
     which: WhichModel = None,
     data_dir: DataDir = None,
@@ -45,7 +48,7 @@ def predict(
     network: OwnNetwork = None,
     trust: Trust = False,
 ) -> None:
-    """Predict: a CSV line with the class and all probabilities for every sample.
+    """Predict the class and all class probabilities of every sample, as CSV.
 
     A bundle needs neither the run nor its data.
     """
@@ -54,10 +57,12 @@ def predict(
         raise DataError(f"there is no file {file}")
     x, y = _samples(file, model)
     if not model.class_names:
+        values = model.predict(x)
         with _stream(target) as stream:
             writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(["row", "value"])
-            writer.writerows([i, f"{value:.6g}"] for i, value in enumerate(model.predict(x)))
+            writer.writerow(["row", _value_name(model)])
+            writer.writerows([i, f"{value:.6g}"] for i, value in enumerate(values))
+        _tell_errors(values, y)
         return
     proba = model.predict_proba(x)
     with _stream(target) as stream:
@@ -66,6 +71,23 @@ def predict(
         right = [k == int(label) for k, label in zip(proba.argmax(axis=1), y, strict=True) if label >= 0]
         if right:
             err.print(f"accuracy {100 * sum(right) / len(right):.2f} % of {counted(len(right), 'sample')}")
+
+
+def _value_name(model: Predictor) -> str:
+    return model.preprocessing.target if model.preprocessing is not None else "value"
+
+
+def _tell_errors(values: NDArray[Any], y: Any) -> None:
+    """How far the numbers are from those that the file has, where it has any."""
+    import numpy as np
+
+    from fedpac.metrics import OF_NUMBERS
+
+    if y is None or y.dtype.kind not in "iuf" or not (there := np.isfinite(y)).any():
+        return
+    found = {name: metric.value(y[there], values[there]) for name, metric in OF_NUMBERS.items()}
+    said = [f"{name} {value:.4g}" for name, value in found.items() if value is not None and name != "loss"]
+    err.print(f"{', '.join(said)} of {counted(int(there.sum()), 'sample')}")
 
 
 def _model(
@@ -82,7 +104,7 @@ def _model(
     if is_bundle(folder):
         given = {"--client": client, "--which": which, "--data-dir": data_dir, "--method": method, "--model": network}
         if named := [flag for flag, value in given.items() if value is not None]:
-            raise ConfigError(f"{folder} is one client's model: {', '.join(named)} is for runs")
+            raise ConfigError(f"{folder} is one client's model: {', '.join(named)} only applies to runs")
         return load_model(folder, trust=trust)
     from fedpac.api import load_run
 
@@ -113,13 +135,15 @@ def _samples(file: Path, model: Predictor) -> tuple[Any, Any]:
         from fedpac.data.tables import read_table
 
         if model.preprocessing is None:
-            raise DataError(f"{file} is a table; this model takes samples of shape {shape}: give an .npz file with x")
+            raise DataError(
+                f"{file} is a table, but this model takes samples of shape {shape}: pass an .npz file with x"
+            )
         table = read_table(file, model.preprocessing.missing)
         return table, model.preprocessing.labels(table) if model.preprocessing.target in table else None
     if file.suffix == ".npz":
         arrays = read_npz(file)
         if "x" not in arrays:
-            raise DataError(f"{file} has the arrays {', '.join(arrays)}; expected x, and perhaps y")
+            raise DataError(f"{file} has the arrays {', '.join(arrays)}; expected x, and optionally y")
         x, y = arrays["x"], arrays.get("y")
         if y is not None and y.shape != x.shape[:1]:
             raise DataError(f"{file}: y has shape {y.shape}, expected one label for each of the {len(x)} samples of x")
@@ -127,6 +151,6 @@ def _samples(file: Path, model: Predictor) -> tuple[Any, Any]:
     if file.is_dir():
         files = sorted(path for path in file.iterdir() if path.suffix.lower() in IMAGES)
         if not files:
-            raise DataError(f"{file} has no PNG or JPEG images in it")
+            raise DataError(f"{file} contains no PNG or JPEG images")
         return np.concatenate([model.inputs.read_image(path) for path in files]), None
     return model.inputs.read_image(file), None

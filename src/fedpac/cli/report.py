@@ -8,17 +8,24 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import app, out, show_warning
+from fedpac.cli.app import app, examples, out, show_warning
 
 
-@app.command(epilog="Examples:  fedpac report runs/fedpac  |  fedpac report runs --out report.html")
+@app.command(
+    epilog=examples(
+        "fedpac report runs/fedpac",
+        "fedpac report runs --out report.html",
+    )
+)
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.", show_default=False)],
-    file: Annotated[Path, typer.Option("--out", help="The file. Replaced if it is there.")] = Path("report.html"),
+    file: Annotated[Path, typer.Option("--out", help="The HTML file to write. Replaced if it exists.")] = Path(
+        "report.html"
+    ),
 ) -> None:
-    """One HTML file about runs: who gains, curves, who learned from whom, cost, where the numbers come from.
+    """Write one HTML file about runs: who gains, accuracy curves, who learned from whom, cost and provenance.
 
-    It needs no network and no server: mail it, print it, open it in any browser.
+    It needs no network and no server: mail it, print it, or open it in any browser.
     """
     from fedpac.report.web.page import write_report
     from fedpac.runs.read import read_runs

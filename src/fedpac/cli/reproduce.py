@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, Workers, app, counted, on_interrupt, out, show_error
+from fedpac.cli.app import DataDir, Workers, app, counted, examples, on_interrupt, out, show_error
 from fedpac.cli.common import ProgressBar
 from fedpac.errors import FedpacError, RunError, RunInUseError
 from fedpac.tables import RESULTS
@@ -21,40 +21,44 @@ if TYPE_CHECKING:
 
 
 @app.command(
-    epilog="Examples:  fedpac reproduce  |  fedpac reproduce table1 --only fashion-mnist,20 --minutes 60  |  "
-    "fedpac reproduce ablation --only cifar10 --seeds 3  |  fedpac reproduce my-table.toml",
+    epilog=examples(
+        "fedpac reproduce",
+        "fedpac reproduce table1 --only fashion-mnist,20 --minutes 60",
+        "fedpac reproduce ablation --only cifar10 --seeds 3",
+        "fedpac reproduce my-table.toml",
+    ),
 )
 def reproduce(
     name: Annotated[
         str | None,
-        typer.Argument(help="A table or figure of the paper, 'all', or a TOML file. Left out: list them."),
+        typer.Argument(help="A table or figure of the paper, 'all', or a TOML file. Default: list them."),
     ] = None,
     only: Annotated[
-        str, typer.Option(help="Settings by all of their words, rows by name: fashion-mnist,20 or cifar10,20,fedpac.")
+        str, typer.Option(help="Restrict to settings and rows, such as fashion-mnist,20 or cifar10,20,fedpac.")
     ] = "",
-    minutes: Annotated[float | None, typer.Option(help="Stop after this time; call again to go on.", min=0)] = None,
-    rounds: Annotated[
-        int | None, typer.Option(help="Bring each run this far only; call again for more.", min=1)
+    minutes: Annotated[
+        float | None, typer.Option(help="Time limit; run the same command again to continue.", min=0)
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds: 0, 1, ...", min=1)] = 1,
+    rounds: Annotated[
+        int | None, typer.Option(help="Stop each run at this round; run the command again for more.", min=1)
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, starting at 0.", min=1)] = 1,
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Where the runs are. Default: results in a checkout of fedpac, else fedpac-results."
+            "--out", help="Folder of the runs. Default: results in a checkout of fedpac, or else fedpac-results."
         ),
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(
-            help="The page to write. Default: docs/results.md for results in a checkout, else beside the runs."
-        ),
+        typer.Option(help="The page to write. Default: docs/results.md in a checkout, or else next to the runs."),
     ] = None,
     workers: Workers = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Run what is still missing of a table or figure of the paper, and write the page of results.
+    """Run whatever is missing from a table or figure of the paper, and write the results page.
 
-    Finished runs are never repeated, an interrupted one goes on where it was, and tables that share a run share it.
+    Finished runs are never repeated, interrupted ones are resumed, and tables share runs where they can.
     """
     from fedpac.report.drawing import draw
     from fedpac.report.page import write_page
@@ -79,13 +83,13 @@ def reproduce(
     results = ResultsFolder(folder)
     wanted = all_cells(experiments, results, seeds, only)
     failures: list[Cell] = []
-    out.print(f"Runs go to {escape(str(folder))}, the page of results to {escape(str(page))}.", soft_wrap=True)
+    out.print(f"Runs go to {escape(str(folder))}, the results page to {escape(str(page))}.", soft_wrap=True)
 
     @contextmanager
     def watching(at: int, cell: Cell) -> Iterator[list[Given]]:
         setting, done, place = cell.experiment.settings[cell.setting], cell.done(), cell.workplace
         there = (
-            f", has {counted(done, 'round')}{'' if place == cell.folder else ' without a checkpoint, is done again'}"
+            f", has {counted(done, 'round')}{'' if place == cell.folder else ' without a checkpoint, starting over'}"
         )
         out.print(
             f"{at + 1}/{len(wanted)}  [bold]{escape(cell.experiment.title_of(cell.row))}[/], {escape(setting.title)}, "
@@ -96,14 +100,14 @@ def reproduce(
             with ProgressBar(cell.goal(rounds)) as progress:
                 yield [progress.see]
         except RunInUseError:
-            out.print("another process has it")
+            out.print("another process is working on it")
             raise
 
     def failed(cell: Cell, error: FedpacError) -> None:
         show_error(error)
         failures.append(cell)
 
-    with on_interrupt(lambda: "the same command goes on from here"):
+    with on_interrupt(lambda: "run the same command to continue"):
         for _ in fill(
             wanted, minutes=minutes, rounds=rounds, data_dir=data_dir, workers=workers, watching=watching, failed=failed
         ):
@@ -112,13 +116,16 @@ def reproduce(
         drawn = [path for table in tables for path in draw(table, page)]
         write_page(tables, page)
     there = sum(cell.reached(rounds) for cell in wanted if cell.status != "unusable")
-    out.print(f"{there} of {len(wanted)} runs are there{'; the same command goes on' if there < len(wanted) else ''}.")
+    out.print(
+        f"{there} of {len(wanted)} runs are complete"
+        f"{'; run the command again to continue' if there < len(wanted) else ''}."
+    )
     exact = sum((folder / f"{experiment.name}.csv").exists() for experiment in shown)
     also = [f"{counted(exact, 'table')} in {folder}"] if exact else []
     also += [f"{counted(len(drawn), 'figure')} drawn"] if drawn else []
-    out.print(f"The page: {', '.join([str(page), *also])}", soft_wrap=True)
+    out.print(f"Results page: {', '.join([str(page), *also])}", soft_wrap=True)
     if failures:
-        raise RunError(f"{len(failures)} of {len(wanted)} runs failed; what is wrong with each is said above")
+        raise RunError(f"{len(failures)} of {len(wanted)} runs failed; see the errors above")
 
 
 def _list_experiments(folder: Path) -> None:

@@ -7,42 +7,49 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, Folder, OwnMethod, OwnNetwork, Trust, Workers, app, out
+from fedpac.cli.app import DataDir, Folder, OwnMethod, OwnNetwork, Track, Trust, Workers, app, examples, out
 from fedpac.cli.common import carry_out
 
 
 @app.command(
-    epilog="Examples:  fedpac resume runs/fedpac-digits-seed0  |  fedpac resume runs/fedpac-digits-seed0 --rounds 400"
+    epilog=examples(
+        "fedpac resume runs/fedpac-digits-seed0",
+        "fedpac resume runs/fedpac-digits-seed0 --rounds 400",
+        "fedpac resume runs/fedpac-digits-seed0 --track rounds.jsonl",
+    )
 )
 def resume(
     folder: Folder,
     rounds: Annotated[
-        int | None, typer.Option(help="Extend the run to so many rounds.", min=1, show_default=False)
+        int | None, typer.Option(help="Extend the run to this many rounds.", min=1, show_default=False)
     ] = None,
     add: Annotated[
-        list[str] | None, typer.Option("--add-site", help="A site that joins a federation. Repeatable.")
+        list[str] | None, typer.Option("--add-site", help="Add a site to the federation. Repeatable.")
     ] = None,
     remove: Annotated[
-        list[str] | None, typer.Option("--remove-site", help="A site that leaves a federation. Repeatable.")
+        list[str] | None, typer.Option("--remove-site", help="Remove a site from the federation. Repeatable.")
     ] = None,
     workers: Workers = None,
     data_dir: DataDir = None,
     method: OwnMethod = None,
     model: OwnNetwork = None,
     trust: Trust = False,
-    figures: Annotated[bool, typer.Option(help="Draw the run's figures at the end.")] = True,
+    track: Track = None,
+    figures: Annotated[bool, typer.Option(help="Plot the run's figures at the end.")] = True,
 ) -> None:
-    """Continue a run that was interrupted, as if it had not been; or extend one that is finished."""
+    """Resume an interrupted run, with the same results as if it had never stopped; or extend a finished one."""
     from fedpac.runs.execute import extend
     from fedpac.runs.folder import RunStore
+    from fedpac.tracking import tracker
 
     store = RunStore.open(folder)
     if rounds or add or remove:
         extend(store, rounds, method, trust, add or [], remove or [], model)
         if store.config(method, trust, model).federation is not None:
-            out.print(f"Go on with 'fedpac serve' and --out {escape(str(folder))}.", soft_wrap=True)
+            out.print(f"Continue with 'fedpac serve' and --out {escape(str(folder))}.", soft_wrap=True)
             return
     if store.finished:
-        out.print(f"{escape(str(folder))} is finished; there is nothing to continue. --rounds extends it.")
+        out.print(f"{escape(str(folder))} is finished; nothing to resume. Use --rounds to extend it.")
         return
-    carry_out(store.config(method, trust, model), folder, data_dir, figures=figures, continuing=True, workers=workers)
+    config, callbacks = store.config(method, trust, model), [tracker(target) for target in track or []]
+    carry_out(config, folder, data_dir, figures=figures, continuing=True, workers=workers, callbacks=callbacks)

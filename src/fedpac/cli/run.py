@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpac.cli.app import DataDir, Sets, Workers, app, out
+from fedpac.cli.app import DataDir, Sets, Track, Workers, app, examples, out
 from fedpac.cli.common import carry_out, show_comparison
 from fedpac.errors import ConfigError
 
@@ -30,67 +30,63 @@ FLAGS = {  # flag -> key of the config
 
 
 @app.command(
-    epilog="Examples:  fedpac run --method fedpac --dataset fashion-mnist --rounds 200 --seed 0  |  "
-    "fedpac run experiment.toml --set training.lr=0.05 --set method.lam=0 --seeds 3  |  "
-    "fedpac run --tables schema.toml --method fedpac --rounds 20  |  "
-    "fedpac run --tables schema.toml --validation 0.2 --metrics auroc,ece --set run.patience=5  |  "
-    "fedpac run --dataset digits --track tensorboard:logs --track rounds.jsonl  |  "
-    "fedpac run --method my_package.my_module:MyMethod --dataset digits  |  "
-    "fedpac run --dataset cifar10 --model resnet8-gn --rounds 50",
+    epilog=examples(
+        "fedpac run --method fedpac --dataset fashion-mnist --rounds 200 --seed 0",
+        "fedpac run experiment.toml --set training.lr=0.05 --set method.lam=0 --seeds 3",
+        "fedpac run --tables schema.toml --method fedpac --rounds 20",
+        "fedpac run --tables schema.toml --validation 0.2 --metrics auroc,ece --set run.patience=5",
+        "fedpac run --dataset digits --track tensorboard:logs --track rounds.jsonl",
+        "fedpac run --method my_package.my_module:MyMethod --dataset digits",
+        "fedpac run --dataset cifar10 --model resnet8-gn --rounds 50",
+    ),
 )
 def run(
     config: Annotated[
         Path | None,
         typer.Argument(help="A TOML file; flags override it.", show_default=False),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="See 'fedpac methods'.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="See 'fedpac data'.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method to train, see 'fedpac methods'.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Data set, see 'fedpac data'.")] = None,
     scenario: Annotated[
-        str | None, typer.Option(help="How data differ between clients: groups, dirichlet, ...")
+        str | None, typer.Option(help="How data are split over clients: groups, dirichlet, ...")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The network, see 'fedpac models'; or module:function.")] = None,
+    model: Annotated[str | None, typer.Option(help="Network, see 'fedpac models', or module:function.")] = None,
     tables: Annotated[
-        Path | None, typer.Option(help="The schema of your own tables, see 'fedpac data describe'.", show_default=False)
+        Path | None, typer.Option(help="Schema of your own tables, see 'fedpac data describe'.", show_default=False)
     ] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Names every random stream of the run.")] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds, from --seed on: a folder each, and one row.", min=1)] = 1,
-    participation: Annotated[float | None, typer.Option(help="Share of clients in a round.")] = None,
-    engine: Annotated[str | None, typer.Option(help="auto, process, serial, ray, flower: the same numbers.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, starting at --seed; one folder each.", min=1)] = 1,
+    participation: Annotated[float | None, typer.Option(help="Share of clients that participate in a round.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="auto, process, serial, ray or flower; results are identical.")
+    ] = None,
     validation: Annotated[
-        float | None, typer.Option(help="Share of each client's training data to choose the round by.")
+        float | None, typer.Option(help="Share of each client's training data to hold out and select the round on.")
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option(help="Measured beside accuracy, such as auroc,ece,brier; see docs/choosing.md.")
+        str | None, typer.Option(help="Further metrics, such as auroc,ece,brier; see docs/choosing.md.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="What clients are trained on: cpu, cuda, ...")] = None,
+    device: Annotated[str | None, typer.Option(help="Device to train on: cpu, cuda, ...")] = None,
     workers: Workers = None,
     folder: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="A new folder. Default: runs/<method>-<dataset>-seed<seed>. With several seeds, the folder of theirs.",
+            help="A new folder. Default: runs/<method>-<dataset>-seed<seed>. With several seeds, their parent folder.",
         ),
     ] = None,
     data_dir: DataDir = None,
     sets: Sets = None,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TARGET",
-            help="Write rounds to a file (.jsonl, .csv), tensorboard:FOLDER or mlflow:URI. Repeatable.",
-        ),
-    ] = None,
-    figures: Annotated[bool, typer.Option(help="Draw the run's figures at the end.")] = True,
-    live: Annotated[
-        bool, typer.Option("--live", help="A live page in the browser while it runs, on this machine only.")
-    ] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Show at the end where the time went.")] = False,
+    track: Track = None,
+    figures: Annotated[bool, typer.Option(help="Plot the run's figures at the end.")] = True,
+    live: Annotated[bool, typer.Option("--live", help="Serve a live page of the run, on this machine only.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Print where the time went at the end.")] = False,
 ) -> None:
-    """Train one method on one data set, into a folder.
+    """Train one method on one data set, and write everything to a folder.
 
-    The paper's settings fill in whatever is not said; the folder's config.toml states them all.
+    Unset options default to the paper's values; config.toml in the folder lists all values used.
     """
     from fedpac.config import changed, make_config, override, read_config
     from fedpac.tracking import tracker
@@ -113,7 +109,9 @@ def run(
     first = make_config(values)
     callbacks = [tracker(target) for target in track or []]
     if track and (seeds > 1 or first.run.engine == "flower"):
-        raise ConfigError("--track is for one run in this process; with several seeds, give each a command of its own")
+        raise ConfigError(
+            "--track supports a single run in this process; with several seeds, start one command per seed"
+        )
     chosen = [make_config(changed(values, "run.seed", seed)) for seed in range(first.run.seed, first.run.seed + seeds)]
     made = [_new_folder(each) if folder is None else folder / f"seed{each.run.seed}" for each in chosen]
     if seeds == 1 and folder is not None:
@@ -121,7 +119,7 @@ def run(
     if live:
         from fedpac.cli.watch import start_beside
 
-        out.print(f"Live page: {start_beside(made)}   (closing it changes nothing for the run)", soft_wrap=True)
+        out.print(f"Live page: {start_beside(made)}   (closing it does not affect the run)", soft_wrap=True)
     for each, place in zip(chosen, made, strict=True):
         carry_out(each, place, data_dir, figures=figures, profile=profile, callbacks=callbacks, result=seeds == 1)
     if seeds > 1:

@@ -8,41 +8,48 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, Sets, Workers, app, out
+from fedpac.cli.app import DataDir, Sets, Workers, app, examples, out
 
 if TYPE_CHECKING:
     from fedpac.tuning import Trial, Tuned
 
 
 @app.command(
-    epilog="Examples:  fedpac tune --methods fedpac,ditto,local --dataset digits --trials 20 --rounds 30  |  "
-    "fedpac tune experiment.toml --methods fedpac --vary training.lr=0.001:0.3 --vary training.batch=10,20,50"
+    epilog=examples(
+        "fedpac tune --methods fedpac,ditto,local --dataset digits --trials 20 --rounds 30",
+        "fedpac tune experiment.toml --methods fedpac --vary training.lr=0.001:0.3 --vary training.batch=10,20,50",
+    )
 )
 def tune(
     config: Annotated[Path | None, typer.Argument(help="A TOML file; flags override it.", show_default=False)] = None,
-    methods: Annotated[str, typer.Option(help="Separated by commas; each gets the same budget.")] = "fedpac",
-    trials: Annotated[int, typer.Option(help="Runs for each method.", min=1)] = 20,
-    dataset: Annotated[str | None, typer.Option(help="See 'fedpac data'.")] = None,
-    tables: Annotated[Path | None, typer.Option(help="The schema of your own tables.", show_default=False)] = None,
-    model: Annotated[str | None, typer.Option(help="The network, see 'fedpac models'.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Communication rounds of a trial.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the trials and of what is proposed.")] = None,
+    methods: Annotated[str, typer.Option(help="Comma-separated methods; each gets the same budget.")] = "fedpac",
+    trials: Annotated[int, typer.Option(help="Trials per method.", min=1)] = 20,
+    dataset: Annotated[str | None, typer.Option(help="Data set, see 'fedpac data'.")] = None,
+    tables: Annotated[Path | None, typer.Option(help="Schema of your own tables.", show_default=False)] = None,
+    model: Annotated[str | None, typer.Option(help="Network, see 'fedpac models'.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds per trial.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed of the trials and of the search.")] = None,
     validation: Annotated[
-        float | None, typer.Option(help="Share of each client's training data to choose by. Default: 0.2.")
+        float | None, typer.Option(help="Share of each client's training data to hold out. Default: 0.2.")
     ] = None,
     vary: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=RANGE", help="training.lr=0.001:0.3 or training.batch=10,20. Repeatable."),
+        typer.Option(
+            metavar="KEY=RANGE",
+            help="Search space, such as training.lr=0.001:0.3. Repeatable.",
+        ),
     ] = None,
-    folder: Annotated[Path, typer.Option("--out", help="What is there goes on.")] = Path("tuning"),
+    folder: Annotated[Path, typer.Option("--out", help="Output folder. An existing search is resumed.")] = Path(
+        "tuning"
+    ),
     workers: Workers = None,
     data_dir: DataDir = None,
     sets: Sets = None,
 ) -> None:
-    """Choose every method's settings on validation data, with the same budget for all (extra 'tune').
+    """Tune every method on validation data, with the same budget for all (extra 'tune').
 
-    Searched are the learning rate and the method's own numbers, from a tenth of their defaults to ten times as much,
-    unless --vary says otherwise. Interrupt it as you like: the same command goes on.
+    By default, it searches the learning rate and the method's own numeric settings, from a tenth of the default to
+    ten times the default. You can interrupt it: the same command resumes the search.
     """
     from fedpac.config import changed, override, read_config
     from fedpac.errors import ConfigError
@@ -62,7 +69,7 @@ def tune(
         given = override(given, assignment)
     names = [name for name in methods.replace(",", " ").split() if name]
     if not names:
-        raise ConfigError("--methods names none; expected some, such as fedpac,ditto,local")
+        raise ConfigError("--methods is empty; expected names such as fedpac,ditto,local")
     settings = given.get("method", {})
     all_tuned = []
     for name in names:
@@ -78,7 +85,7 @@ def tune(
     budget = all_tuned[0].budget
     note = (
         f"Each method: {budget.trials} trials of {budget.rounds} rounds, seed {budget.seed}, chosen by validation "
-        f"{budget.by}, mean over clients; {budget.sampler}. Test accuracy is that of the chosen trial alone, in the "
+        f"{budget.by}, mean over clients; {budget.sampler}. The test value is that of the chosen trial alone, in the "
         "round that validation data chose."
     )
     out.print(f"[dim]{escape(note)}[/]")
@@ -86,7 +93,7 @@ def tune(
 
     with explained(folder):
         write_atomically(folder / "tuning.md", (markdown(rows, columns) + "\n" + note + "\n").encode())
-    out.print("Then, with other seeds:")
+    out.print("Next, with other seeds:")
     for tuned in all_tuned:
         out.print(f"  fedpac run {escape(str(tuned.folder / 'best.toml'))} --seeds 3", soft_wrap=True)
 
@@ -102,7 +109,7 @@ def _tune(
         settings = ", ".join(f"{key}={_short(value)}" for key, value in trial.params.items())
         out.print(f"{folder.name} {trial.number + 1}/{trials}  {what}  {escape(settings)}", soft_wrap=True)
 
-    with on_interrupt(lambda: "the same command goes on"):
+    with on_interrupt(lambda: "run the same command to continue"):
         return search(values, folder, trials, vary, data_dir, workers, seen=seen)
 
 

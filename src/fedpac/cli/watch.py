@@ -15,39 +15,46 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import app, on_interrupt, out
+from fedpac.cli.app import app, examples, on_interrupt, out
 from fedpac.errors import ConfigError, RunError
 
 PORT = 8765
 
 
-@app.command(epilog="Examples:  fedpac watch runs/fedpac  |  fedpac watch runs/fedpac --host 0.0.0.0 --port 9000")
+@app.command(
+    epilog=examples(
+        "fedpac watch runs/fedpac",
+        "fedpac watch runs/fedpac --host 0.0.0.0 --port 9000",
+    )
+)
 def watch(
     folders: Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)],
-    host: Annotated[str, typer.Option(help="Where to listen. Beyond this machine, it takes a token.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Other than this machine, a token is required.")
+    ] = "127.0.0.1",
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help=f"Default: {PORT}, or any that is free.", show_default=False)
+        int | None, typer.Option(min=1, max=65535, help=f"Default: {PORT}, or any free port.", show_default=False)
     ] = None,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """A live page of runs: pictures that grow, sites that are up, late or failed, time left.
+    """Serve a live page of runs: growing charts, sites that are up, late or failed, and the time left.
 
-    It only reads the folders: closing or killing it changes nothing for the run, and it can be started at any time.
+    It only reads the folders, so you can start, close or kill it at any time without affecting the run.
     """
     from fedpac.report.web.live import is_loopback, make_app, serve
 
     if parent is None and (missing := [folder for folder in folders if not (folder / "config.toml").is_file()]):
-        raise RunError(f"{missing[0]} holds no run: there is no config.toml in it")
+        raise RunError(f"{missing[0]} is not a run folder: it has no config.toml")
     token = None if is_loopback(host) else secrets.token_urlsafe(16)
     chosen = port or free_port(host)
     ended = None if parent is None else (lambda: os.getppid() != parent)
     page = make_app(folders, token, ended)
     address = url(host, chosen) + (f"?token={token}" if token else "")
-    out.print(f"Live page: {escape(address)}   (Ctrl-C ends the page, never the run)", soft_wrap=True)
+    out.print(f"Live page: {escape(address)}   (Ctrl-C stops the page, not the run)", soft_wrap=True)
     if browser:
         webbrowser.open(address)
-    with on_interrupt(lambda: "the run goes on"):
+    with on_interrupt(lambda: "the run continues"):
         serve(page, host, chosen, ended)
 
 
@@ -80,4 +87,4 @@ def free_port(host: str) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise ConfigError(f"'{host}' is no address of this machine; try 127.0.0.1")
+    raise ConfigError(f"'{host}' is not an address of this machine; try 127.0.0.1")

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedpac import robust
 from fedpac.collaboration.statistics import class_means
 from fedpac.timing import span
+
+RARE = 1e-5  # a class with a smaller share of all samples counts as absent where there are only sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,24 +44,40 @@ def local_centroids(features: Tensor, labels: Tensor, classes: int) -> Centroids
 
 
 def global_centroids(clients: Sequence[Centroids]) -> Centroids:
-    """c_k = Σ_i n_{i,k} ĉ_{i,k} / Σ_i n_{i,k}, eq. c: the mean over all samples of class k, wherever they are."""
+    """c_k = Σ_i n_{i,k} ĉ_{i,k} / Σ_i n_{i,k}, eq. c: the mean over all samples of class k, wherever they are; or what
+    the server's robust rule puts in its place."""
     counts = torch.stack([c.counts for c in clients])
     means = torch.stack([c.means for c in clients])
-    sums = torch.where(counts.unsqueeze(2) > 0, counts.unsqueeze(2) * means.double(), 0.0).sum(0)
     total = counts.sum(0)
+    if (rule := robust.current()) is not None:
+        rows = [_robust_centroid(rule, counts[:, k], means[:, k]) for k in range(len(total))]
+        return Centroids(total, torch.stack(rows).to(means.dtype))
+    sums = torch.where(counts.unsqueeze(2) > 0, counts.unsqueeze(2) * means.double(), 0.0).sum(0)
     return Centroids(total, (sums / total.clamp(min=1).unsqueeze(1)).to(means.dtype))
 
 
-def shares_of_sums(own: Centroids) -> Tensor:
-    """n_{i,k} ĉ_{i,k} / n_i (K, d), of which eq. c needs a weighted sum only: so the server need not read it."""
-    n = own.counts.sum().clamp(min=1)
-    return own.means * (own.counts / n).unsqueeze(1).to(own.means)
+def _robust_centroid(rule: robust.Rule, counts: Tensor, means: Tensor) -> Tensor:
+    """Of one class. Among two nobody can tell who lies: the shorter one, which does less harm."""
+    owners = counts.nonzero().flatten().tolist()
+    known = [{"mean": means[i].double()} for i in owners]
+    if len(known) > 2:
+        return rule.average(known, [float(counts[i] / counts.sum()) for i in owners])["mean"]
+    return min((own["mean"] for own in known), key=lambda mean: float(mean.norm()), default=torch.zeros_like(means[0]))
+
+
+def shares_of_sums(own: Centroids) -> dict[str, Tensor]:
+    """n_{i,k} / n_i ĉ_{i,k} (K, d) and n_{i,k} / n_i (K): eq. c needs weighted sums of them only, so the server need
+    not read them."""
+    shares = (own.counts / own.counts.sum().clamp(min=1)).to(own.means)
+    return {"sums": own.means * shares.unsqueeze(1), "shares": shares}
 
 
 def centroids_of_sums(sums: Tensor, shares: Tensor) -> Centroids:
-    """The global centroids from Σ_i n_i/n of the above (K, d) and every class's share of all samples (K)."""
-    means = torch.where(shares.unsqueeze(1) > 0, sums.double() / shares.clamp(min=1e-12).unsqueeze(1), 0.0)
-    return Centroids((shares > 0).long(), means.to(sums.dtype))
+    """The global centroids from Σ_i n_i/n of the above. Sums that were encrypted are not zero to the last digit, where
+    nobody had the class."""
+    present = shares > RARE
+    means = torch.where(present.unsqueeze(1), sums.double() / shares.double().clamp(min=RARE).unsqueeze(1), 0.0)
+    return Centroids(present.long(), means.to(sums.dtype))
 
 
 def alignment_targets(shared: Centroids, own: Centroids) -> Tensor:

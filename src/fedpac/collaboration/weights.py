@@ -131,7 +131,9 @@ def _whitened(statistics: Sequence[FeatureStatistics], moment: Tensor, ridge: fl
     level = float(moment.trace()) / d or 1.0  # features that are all zero: any scale will do
     factor, failed = torch.linalg.cholesky_ex(moment + ridge * level * torch.eye(d, dtype=torch.float64))
     if failed:
-        raise ConfigError(f"a second moment of features is singular and cannot be inverted: raise ridge (now {ridge})")
+        raise ConfigError(
+            f"a second moment of features is singular and cannot be inverted: increase ridge (now {ridge})"
+        )
     inverse = torch.cholesky_inverse(factor)
     root = torch.linalg.solve_triangular(factor, torch.eye(d, dtype=torch.float64), upper=False).T
     return [s.whitened(root, inverse) for s in statistics]

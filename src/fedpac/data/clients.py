@@ -24,7 +24,7 @@ class Pool:
     """
 
     x: Tensor = field(repr=False)
-    y: Tensor = field(repr=False)  # int64
+    y: Tensor = field(repr=False)  # int64; floats where numbers are to be predicted
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
 
@@ -59,6 +59,9 @@ class Samples:
         return y if self.relabel is None else self.relabel[y]
 
     def class_counts(self, classes: int) -> Tensor:
+        """How many samples of each class; empty where there are none."""
+        if not classes:
+            return torch.empty(0, dtype=torch.int64)
         return torch.bincount(self.labels(), minlength=classes)
 
     @span("samples")
@@ -95,6 +98,7 @@ class ClientData:
     group: int | None = None  # clients of one group share distribution and shift
     name: str = ""
     validation: Samples | None = None  # held out of the training part, to choose by
+    unit: float = 1.0  # of a number to predict that was scaled: what 1 is in the target's own units
 
     def alone(self) -> "ClientData":
         return replace(self, train=self.train.alone(), test=self.test.alone())
@@ -103,7 +107,7 @@ class ClientData:
 @dataclass(frozen=True, eq=False)
 class Scenario:
     clients: list[ClientData] = field(repr=False)
-    classes: int
+    classes: int  # 0: a number is predicted
     shape: tuple[int, ...]  # of one sample
     name: str
     note: str = ""  # "stand-in: ..." where numbers may not be set beside published ones

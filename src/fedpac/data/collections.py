@@ -77,9 +77,7 @@ def from_datasets(
         found += [_class_names(data, y) for data in parts.values()]
     called = {names for names in found if names}
     if len(called) > 1:
-        raise DataError(
-            f"the clients name their classes differently: {' / '.join(', '.join(c) for c in sorted(called))}"
-        )
+        raise DataError(f"the clients use different class names: {' / '.join(', '.join(c) for c in sorted(called))}")
     class_names = called.pop() if called else ()
     scenario = from_arrays(arrays, classes or len(class_names) or None, names)
     held = scenario.clients[0].train.pool.x.dtype == torch.uint8
@@ -101,7 +99,7 @@ def _parts(client: object, who: str) -> dict[str, Any]:
         try:
             client = library("datasets", "datasets").load_from_disk(str(client))
         except (OSError, ValueError, TypeError, LookupError) as error:
-            raise DataError(f"{who}: {client} is no data set on disk, as save_to_disk writes one: {error}") from None
+            raise DataError(f"{who}: {client} is not a data set written by save_to_disk: {error}") from None
     if isinstance(client, Mapping):
         parts = {part: client[part] for part in PARTS if part in client}
     elif isinstance(client, Sequence):
@@ -110,7 +108,7 @@ def _parts(client: object, who: str) -> dict[str, Any]:
         parts = {}
     if not {"train", "test"} <= set(parts):
         held = ", ".join(map(str, client)) if isinstance(client, Mapping) else f"a {type(client).__name__}"
-        raise DataError(f"{who}: expected the parts train and test (and perhaps validation); there is {held}")
+        raise DataError(f"{who}: expected the splits train and test (and optionally validation); found {held}")
     return parts
 
 
@@ -128,10 +126,10 @@ def _arrays(data: Any, columns: Columns, pictures: Pictures, who: str) -> tuple[
         if samples[-1].shape != samples[0].shape:
             raise DataError(
                 f"{who}: sample {len(samples) - 1} has shape {tuple(samples[-1].shape)}, those before it "
-                f"{tuple(samples[0].shape)}; images are resized by images=Pictures(size=...), tokens need padding"
+                f"{tuple(samples[0].shape)}; resize images with images=Pictures(size=...), pad tokens"
             )
         if held > MOST * max(1, samples[0].element_size()):
-            raise DataError(f"{who}: more than {MOST:,} values; give arrays, which are not gathered one by one")
+            raise DataError(f"{who}: more than {MOST:,} values; pass arrays instead, which are not read one by one")
     return torch.stack(samples), torch.as_tensor(labels)
 
 
@@ -157,7 +155,7 @@ def _names(columns: list[str], wanted: Columns, who: str) -> tuple[str, str]:
     y = wanted.y or next((name for name in LABELS if name in columns), None)
     others = [name for name in columns if name != y]
     if y is None or (wanted.x is None and len(others) != 1):
-        raise DataError(f"{who}: which columns are samples and labels? Name them with x= and y=; {', '.join(columns)}")
+        raise DataError(f"{who}: name the columns of samples and labels with x= and y=; found {', '.join(columns)}")
     return wanted.x or others[0], y
 
 
@@ -170,7 +168,7 @@ def _tensor(sample: Any, pictures: Pictures, who: str) -> Tensor:
     try:
         return torch.as_tensor(sample)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{who}: a sample is a {type(sample).__name__}, and no numbers: {error}") from None
+        raise DataError(f"{who}: a sample is a {type(sample).__name__}, not numbers: {error}") from None
 
 
 def _class_names(data: Any, y: str | None) -> tuple[str, ...]:

@@ -83,6 +83,9 @@ class DataConfig(BaseModel):
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="own data: share of the samples kept for testing, where they are not split yet; 0.2"
     )
+    target: Literal["class", "number"] | None = Field(
+        None, description="own npz files: 'number' if y are numbers to predict; classes (a schema of tables says it)"
+    )
     validation_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None,
         description="share of each client's training samples that is held out, to choose rounds and settings by; none",
@@ -143,28 +146,34 @@ class DataConfig(BaseModel):
         for key in type(self).model_fields:
             users = sorted(name for name, rule in SCENARIOS.items() if key in rule.keys)
             if users and self.scenario not in users and getattr(self, key) is not None:
-                raise ValueError(f"{key} means nothing in scenario '{self.scenario}'; it is for {', '.join(users)}.")
+                raise ValueError(
+                    f"{key} has no effect in scenario '{self.scenario}'; it applies to {', '.join(users)}."
+                )
 
     def _check_dataset(self) -> None:
         if self.path is not None and self.path.suffix == ".toml" and self.rule.dealt:
-            raise ValueError(
-                f"{self.path.name} is a schema of tables, whose sites are as they are: scenario 'natural'."
-            )
+            raise ValueError(f"{self.path.name} is a schema of tables, whose sites are fixed: use scenario 'natural'.")
         if self.dataset == OWN and self.path is None:
             raise ValueError(f"your own data (data set '{OWN}') need `path`: the folder or npz file they are in.")
         if self.dataset != OWN and self.path is not None:
-            raise ValueError(f"path is for your own data, but the data set is '{self.dataset}': leave one of them out.")
+            raise ValueError(f"path is for your own data, but the data set is '{self.dataset}': remove one of the two.")
         if self.dataset != OWN and self.test_share is not None:
-            raise ValueError(f"test_share is for your own data; data set '{self.dataset}' is split already.")
+            raise ValueError(f"test_share is for your own data; data set '{self.dataset}' is already split.")
         if self.dataset != OWN and not self.rule.dealt:
             raise ValueError(
-                f"scenario '{self.scenario}' is for your own data: leave '{self.dataset}' out and set `path`."
+                f"scenario '{self.scenario}' is for your own data: remove '{self.dataset}' and set `path`."
             )
+        if self.target is not None and self.dataset != OWN:
+            raise ValueError(f"target is for your own data; data set '{self.dataset}' has classes.")
+        if self.target is not None and self.path is not None and self.path.suffix == ".toml":
+            raise ValueError(f"target is for npz files; {self.path.name} says target_type, or classes.")
+        if self.target == "number" and self.rule.dealt:
+            raise ValueError(f"scenario '{self.scenario}' deals samples out by class; a number needs 'natural'.")
         shaped = [k for k in ("image_size", "image_fit", "image_colour") if getattr(self, k) is not None]
         if shaped and (self.dataset != OWN or (self.path is not None and self.path.suffix in (".npz", ".toml"))):
             raise ValueError(f"{shaped[0]} is for your own folders of images.")
         if self.image_fit is not None and self.image_size is None:
-            raise ValueError("image_fit means nothing without image_size.")
+            raise ValueError("image_fit has no effect without image_size.")
         sourced = [name for name, entry in PUBLISHED.items() if entry.sources]
         if self.shift_used == "source" and self.dataset not in sourced:
             known = "' or '".join(sourced)
@@ -179,11 +188,11 @@ class DataConfig(BaseModel):
         there = self.rule.groups(self, usual)
         grouped = self.rule.grouped or self.shift_used in BY_GROUP
         if self.groups is not None and not grouped:
-            raise ValueError(f"groups means nothing in scenario '{self.scenario}' without a shift of labels or angles.")
+            raise ValueError(f"groups has no effect in scenario '{self.scenario}' without a shift of labels or angles.")
         if self.groups not in (None, there):
-            raise ValueError(f"groups is {self.groups}, but the other keys make {there} groups.")
+            raise ValueError(f"groups is {self.groups}, but the other keys give {there} groups.")
         if self.angles is not None and self.shift_used not in TURNING:
-            raise ValueError("angles means nothing without shift 'rotation' or 'turns'.")
+            raise ValueError("angles has no effect without shift 'rotation' or 'turns'.")
         if self.angles is not None and there is not None and len(self.angles) != there:
             raise ValueError(f"angles has {len(self.angles)} values, but there are {there} groups.")
 

@@ -79,7 +79,7 @@ def _sources(entry: Published, folder: Path) -> list[Path]:
     if loose and (lost := set(entry.wanted) - set(loose) - {d.name for d in entry.downloads}):
         where = next(iter(loose.values())).parent
         raise DataError(
-            f"{where / min(lost)} is missing, the other files are there. Add it, or remove them all to download."
+            f"{where / min(lost)} is missing, but the other files exist. Add it, or remove them all to download again."
         )
     if len(loose) == len(entry.wanted):
         return [loose[name] for name in entry.wanted]

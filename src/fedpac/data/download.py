@@ -34,7 +34,7 @@ def fetch(download: Download, folder: Path) -> Path:
     import pooch
 
     pooch.get_logger().setLevel("WARNING")
-    by_hand = f"Try again, or put the file there yourself: {folder / download.name}"
+    by_hand = f"Try again, or copy the file there yourself: {folder / download.name}"
     try:
         return Path(
             pooch.retrieve(
@@ -42,7 +42,9 @@ def fetch(download: Download, folder: Path) -> Path:
             )
         )
     except ValueError as error:  # pooch has deleted what it got
-        raise DataError(f"{download.url}: what came has not the md5 {download.md5}. {by_hand}") from error
+        raise DataError(
+            f"{download.url}: the downloaded file does not have the md5 {download.md5}. {by_hand}"
+        ) from error
     except (OSError, http.client.HTTPException) as error:
         raise DataError(f"{download.url} could not be downloaded: {error}. {by_hand}") from error
 

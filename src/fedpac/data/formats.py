@@ -64,7 +64,7 @@ def cifar10(files: Files) -> Arrays:
     train = [records[f"data_batch_{i}.bin"] for i in range(1, 6) if f"data_batch_{i}.bin" in records]
     test = [records["test_batch.bin"]] if "test_batch.bin" in records else []
     if len(train) < 5 or not test:
-        raise DataError("the CIFAR-10 archive has not all of data_batch_1.bin to data_batch_5.bin and test_batch.bin.")
+        raise DataError("the CIFAR-10 archive lacks some of data_batch_1.bin to data_batch_5.bin and test_batch.bin.")
     arrays: Arrays = {}
     for part, rows in (("train", np.concatenate(train)), ("test", test[0])):
         arrays[f"x_{part}"] = np.ascontiguousarray(rows[:, 1:]).reshape(-1, 3, 32, 32)
@@ -97,7 +97,7 @@ def cinic10(files: Files) -> Arrays:
 
 def _complete(arrays: Arrays, what: str) -> Arrays:
     if lost := {"x_train", "y_train", "x_test", "y_test"} - set(arrays):
-        raise DataError(f"the archive has not all {what}: {', '.join(sorted(lost))} not found.")
+        raise DataError(f"the archive lacks some {what}: {', '.join(sorted(lost))} not found.")
     return arrays
 
 
@@ -113,7 +113,7 @@ def digits() -> Arrays:
 
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
-        raise DataError("the digits come with scikit-learn, which is not installed: pip install scikit-learn")
+        raise DataError("the digits ship with scikit-learn, which is not installed: pip install scikit-learn")
     table = np.loadtxt(Path(spec.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
     small = np.rint(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
     # Pillow resizes in whole numbers, hence to the same bytes everywhere

@@ -52,7 +52,7 @@ class Pictures(BaseModel):
             usual = "L" if image.mode in ("1", "L") else "RGB"
             image = np.array(image.convert({"grey": "L", "colour": "RGB", None: usual}[self.colour]))
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim not in (2, 3):
-            raise DataError(f"{who}: expected an image of Pillow's, or an array of bytes (height, width, channels)")
+            raise DataError(f"{who}: expected a Pillow image, or an array of bytes (height, width, channels)")
         return self.formed(image)
 
 

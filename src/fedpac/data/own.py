@@ -27,8 +27,9 @@ SIGNED = {
     torch.uint64: torch.int64,
 }  # fmt: skip
 IMAGES = (".png", ".jpg", ".jpeg")
+NUMBERS = "To predict numbers, set data.target=number (in Python, classes=0)."
 LAYOUT = (
-    "Expected one .npz file per client (x_train, y_train, x_test, y_test; or x, y and perhaps split), "
+    "Expected one .npz file per client (x_train, y_train, x_test, y_test; or x, y and optionally split), "
     "or one sub-folder per client with a folder of PNG or JPEG images for each class."
 )
 
@@ -67,9 +68,9 @@ def from_arrays(
     """
     given: object = clients
     if not isinstance(given, Sequence):
-        raise DataError(f"clients are a {type(given).__name__}; expected a list with one entry for each client.")
+        raise DataError(f"clients are a {type(given).__name__}; expected a list with one entry per client.")
     if not (classes is None or (isinstance(classes, int) and 0 <= classes <= MOST_CLASSES)):
-        raise DataError(f"classes = {classes!r}; expected how many there are, or 0 where y are numbers to predict.")
+        raise DataError(f"classes = {classes!r}; expected the number of classes, or 0 for regression.")
     shares = []
     for i, client in enumerate(clients):
         name = names[i] if names is not None else f"client {i}"
@@ -91,14 +92,14 @@ def of_newcomer(x: "ArrayLike | None", y: "ArrayLike | None", like: ClientData, 
     none = Samples(pool, torch.empty(0, dtype=torch.int64))
     if x is None or y is None:
         if x is not y:
-            raise DataError("the newcomer: x and y belong together; leave both out where there are no labels.")
+            raise DataError("the newcomer: pass x and y together, or neither if there are no labels.")
         return ClientData(none, none, like.augment)
-    x, y = _pair(x, y, "the newcomer")
+    x, y = _pair(x, y, "the newcomer", numbers=not classes)
     if not (pool.x.dtype == torch.uint8 and x.is_floating_point()):  # floats are taken for normalised images
         _same_form(pool.x, x, "the newcomer")
     elif x.shape[1:] != pool.x.shape[1:]:
         raise DataError(f"the newcomer: x has shape {tuple(x.shape)}, samples have {tuple(pool.x.shape[1:])}.")
-    if y.max() >= classes:
+    if classes and y.max() >= classes:
         raise DataError(f"the newcomer: y has the label {int(y.max())}, allowed are 0 to {classes - 1}.")
     raw = x.dtype == torch.uint8
     own = Pool(x.contiguous(), y, pool.mean if raw else None, pool.std if raw else None)
@@ -111,6 +112,7 @@ def from_folder(
     test_share: float = 0.2,
     min_samples: int = 2,
     images: Pictures = AS_THEY_ARE,
+    numbers: bool = False,
 ) -> Scenario:
     """A scenario from a folder that holds one entry per client. Entries are taken in the order of their names.
 
@@ -127,39 +129,43 @@ def from_folder(
 
     where a class has the same folder name in every client. Classes are numbered in the order of their names. All images
     have one size, or get one: images=Pictures(size=(64, 64)). Clients with fewer than `min_samples` samples are left
-    out.
+    out. numbers: y are numbers to predict, and no classes.
     """
     path = Path(path).expanduser()
     shares = []
-    read, class_names = _read_folder(path, images)
+    read, class_names = _read_folder(path, images, numbers)
     for i, held in enumerate(read):
         if isinstance(held, Share):
             shares.append(held)
         elif len(held.y) >= max(2, min_samples):
             shares.append(_split(held, seed, i, test_share))
-    scenario = _assemble(_enough(shares, min_samples, path), len(class_names) or None, f"own {path.name}")
+    classes = 0 if numbers else len(class_names) or None
+    scenario = _assemble(_enough(shares, min_samples, path), classes, f"own {path.name}")
     return replace(scenario, class_names=class_names, images=images if class_names else None)
 
 
-def from_owners(path: Path | str, seed: int = 0, test_share: float = 0.2, min_samples: int = 2) -> Scenario:
+def from_owners(
+    path: Path | str, seed: int = 0, test_share: float = 0.2, min_samples: int = 2, numbers: bool = False
+) -> Scenario:
     """A natural split: one .npz file with x, y and, for each sample, the number or name of its `writer` (or `owner`).
 
     Each owner is a client; a random `test_share` of its samples is kept for testing. Owners with fewer than
-    `min_samples` samples are left out. If there is a `writer_id`, it names the owners.
+    `min_samples` samples are left out. If there is a `writer_id`, it names the owners. numbers: y are numbers to
+    predict, and no classes.
     """
     path = Path(path).expanduser()
     arrays = read_npz(path)
     key = next((key for key in ("writer", "owner") if key in arrays), None)
     if key is None or not {"x", "y"} <= set(arrays):
         raise DataError(f"{path} has the arrays {', '.join(sorted(arrays))}; expected x, y and writer (or owner).")
-    x, y = _pair(arrays["x"], arrays["y"], str(path))
+    x, y = _pair(arrays["x"], arrays["y"], str(path), numbers)
     owner = arrays[key]
     if owner.shape != (len(y),):
         raise DataError(f"{path}: {key} has shape {owner.shape}, expected one entry for each of {len(y)} samples.")
     if owner.dtype.kind not in "biufU":
         raise DataError(f"{path}: {key} is {owner.dtype}, expected a number or a name for each sample.")
     if owner.dtype.kind == "f" and not np.isfinite(owner).all():
-        raise DataError(f"{path}: {key} has values that are infinite or not a number.")
+        raise DataError(f"{path}: {key} has infinite or NaN values.")
     ids, code = np.unique(owner, return_inverse=True)
     titles = arrays.get(f"{key}_id") if owner.dtype.kind in "iu" else None
     if titles is not None and not (titles.ndim == 1 and ids[0] >= 0 and ids[-1] < len(titles)):
@@ -174,7 +180,7 @@ def from_owners(path: Path | str, seed: int = 0, test_share: float = 0.2, min_sa
             name = str(who if titles is None else titles[who])
             own = torch.from_numpy(index)
             shares.append(_split(Holding(name, x[own], y[own]), seed, i, test_share))
-    return _assemble(_enough(shares, min_samples, path), None, f"own {path.stem}")
+    return _assemble(_enough(shares, min_samples, path), 0 if numbers else None, f"own {path.stem}")
 
 
 def one_client(
@@ -195,7 +201,7 @@ def one_client(
     with readable(path, "folder"):
         files = [path] if path.is_file() else sorted(path.glob("*.npz"))
     if len(files) == 1:
-        held = _from_npz(files[0])
+        held = _from_npz(files[0], numbers=not classes)
     elif not files and path.is_dir() and _folders(path):
         (held,), _ = _from_images([path], images)
         kinds = {kind.name for part in ([path / "train", path / "test"] if isinstance(held, Share) else [path])
@@ -228,7 +234,7 @@ def pooled(path: Path, seed: int, test_share: float, images: Pictures = AS_THEY_
     train = _pool([(share.x[: share.train], share.y[: share.train]) for share in shares])
     test = _pool([(share.x[share.train :], share.y[share.train :]) for share in shares])
     if not len(test.y):
-        raise DataError(f"{path}: nothing is left to test on; at least one class must have two samples or more.")
+        raise DataError(f"{path}: no samples are left for testing; at least one class needs two samples or more.")
     classes = len(class_names) or 1 + int(max(train.y.max(), test.y.max()))
     return Dataset(OWN, train, test, classes, note="", class_names=class_names)
 
@@ -236,7 +242,7 @@ def pooled(path: Path, seed: int, test_share: float, images: Pictures = AS_THEY_
 # ---------------------------------------------------------------- reading
 
 
-def _read_folder(path: Path, images: Pictures) -> tuple[Sequence[Holding], tuple[str, ...]]:
+def _read_folder(path: Path, images: Pictures, numbers: bool = False) -> tuple[Sequence[Holding], tuple[str, ...]]:
     """Every client's samples, of which those that came split are a Share; and the names of the classes, of images."""
     if not path.is_dir():
         raise DataError(f"{path} is not a folder. {LAYOUT}")
@@ -247,19 +253,23 @@ def _read_folder(path: Path, images: Pictures) -> tuple[Sequence[Holding], tuple
         raise DataError(f"{path} has {len(files)} .npz files and {len(folders)} sub-folders. {LAYOUT}")
     if files and images != AS_THEY_ARE:
         raise DataError(
-            f"{path} has .npz files: their images are not resized or made grey. Store them as they should be."
+            f"{path} has .npz files: their images cannot be resized or converted to grey. Store them in the final form."
         )
-    return ([_from_npz(file) for file in files], ()) if files else _from_images(folders, images)
+    if folders and numbers:
+        raise DataError(f"{path} has folders of images, whose names are classes; numbers to predict are in .npz files.")
+    return ([_from_npz(file, numbers) for file in files], ()) if files else _from_images(folders, images)
 
 
-def _from_npz(path: Path) -> Holding:
+def _from_npz(path: Path, numbers: bool = False) -> Holding:
     arrays, name = read_npz(path), path.stem
     if {"x_train", "y_train", "x_test", "y_test"} <= set(arrays):
-        halves = [_pair(arrays[f"x_{part}"], arrays[f"y_{part}"], f"{path}, {part}") for part in ("train", "test")]
+        halves = [
+            _pair(arrays[f"x_{part}"], arrays[f"y_{part}"], f"{path}, {part}", numbers) for part in ("train", "test")
+        ]
         return _joined(name, *halves)
     if not {"x", "y"} <= set(arrays):
         raise DataError(f"{path} has the arrays {', '.join(sorted(arrays))}. {LAYOUT}")
-    x, y = _pair(arrays["x"], arrays["y"], str(path))
+    x, y = _pair(arrays["x"], arrays["y"], str(path), numbers)
     if "split" not in arrays:
         return Holding(name, x, y)
     split = arrays["split"]
@@ -328,22 +338,25 @@ def _pair(x: ArrayLike, y: ArrayLike, who: str, numbers: bool = False) -> tuple[
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{who}: expected numbers in x and y ({error}).") from None
     if x.is_complex():
-        raise DataError(f"{who}: x has complex numbers, expected bytes or real ones.")
+        raise DataError(f"{who}: x has complex numbers; expected bytes or real numbers.")
     if (y.is_floating_point() and not numbers) or y.is_complex() or y.dim() != 1:
         what = "number" if numbers else "whole number"
-        raise DataError(f"{who}: y is {y.dtype} of shape {tuple(y.shape)}, expected one {what} per sample.")
+        hint = "" if numbers or y.dim() != 1 else f" {NUMBERS}"
+        raise DataError(f"{who}: y is {y.dtype} of shape {tuple(y.shape)}, expected one {what} per sample.{hint}")
     if x.dim() < 2 or len(x) != len(y):
-        raise DataError(f"{who}: x has shape {tuple(x.shape)}, expected {len(y)} samples first, as there are labels.")
+        raise DataError(
+            f"{who}: x has shape {tuple(x.shape)}, expected {len(y)} samples, one per label, along the first axis."
+        )
     if not len(y) or not x[0].numel():
         raise DataError(f"{who}: there are no samples." if not len(y) else f"{who}: the samples of x are empty.")
     if numbers:
         y = y if y.dtype == torch.float64 else y.float()
         if not y.isfinite().all():
-            raise DataError(f"{who}: y has values that are infinite or not a number.")
+            raise DataError(f"{who}: y has infinite or NaN values.")
         return _samples(x, who), y
     y = y.long()
     if y.min() < 0:
-        raise DataError(f"{who}: y has the label {int(y.min())}, the smallest allowed is 0.")
+        raise DataError(f"{who}: y has the label {int(y.min())}; labels start at 0.")
     if y.max() >= MOST_CLASSES:
         raise DataError(f"{who}: y has the label {int(y.max())}; expected classes numbered 0, 1, 2, ... without gaps.")
     return _samples(x, who), y
@@ -360,7 +373,7 @@ def _samples(x: Tensor, who: str) -> Tensor:
         return x
     if x.is_floating_point():
         if not x.float().isfinite().all():  # the precision that most networks have
-            raise DataError(f"{who}: x has values that are infinite or not a number.")
+            raise DataError(f"{who}: x has infinite or NaN values.")
         return x
     whole = x.to(SIGNED.get(x.dtype, x.dtype))
     if x.dtype == torch.uint64 and (whole < 0).any():
@@ -407,7 +420,7 @@ def _same_form(a: Tensor, b: Tensor, who: str) -> None:
     if (a.dtype == torch.uint8) != (b.dtype == torch.uint8) or a.shape[1:] != b.shape[1:]:
         raise DataError(
             f"{who}: samples are {b.dtype} of shape {tuple(b.shape[1:])}, "
-            f"those before are {a.dtype} of shape {tuple(a.shape[1:])}; all must be alike."
+            f"the previous ones are {a.dtype} of shape {tuple(a.shape[1:])}; all must match."
         )
 
 

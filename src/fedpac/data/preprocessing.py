@@ -73,7 +73,8 @@ class Preprocessing(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     target: str
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # none where the target is a number
+    predicted: Number | None = None  # then, how it was scaled
     missing: tuple[str, ...]
     columns: tuple[Column, ...]
     absent: dict[str, tuple[str, ...]] = {}  # the columns that a site does not have
@@ -82,7 +83,7 @@ class Preprocessing(BaseModel):
     @model_validator(mode="after")
     def _has_columns(self) -> Self:
         if not self.width:
-            raise ValueError("no column is left to learn from")
+            raise ValueError("no feature column is left")
         return self
 
     @property
@@ -118,12 +119,14 @@ class Preprocessing(BaseModel):
             raise DataError(f"{table.name}: {column} has a value that is too large")
         return x
 
-    def labels(self, table: Table) -> NDArray[np.int64]:
-        """The class of every row; -1 where the target is missing."""
+    def labels(self, table: Table) -> NDArray[np.int64] | Floats:
+        """The class of every row, -1 where the target is missing; of a number its value, or NaN."""
         if self.target not in table:
             raise DataError(
                 f"{table.name} has no column '{self.target}', the target; it has {', '.join(table.columns)}"
             )
+        if self.predicted is not None:
+            return table.numbers(self.target)
         number = {name: k for k, name in enumerate(self.classes)}
         texts = table.texts(self.target)
         if strange := sorted({text for text in texts if text is not None and text not in number}):
@@ -138,7 +141,8 @@ class Preprocessing(BaseModel):
         return ", ".join(column.name for column in self.columns)
 
     def to_json(self) -> str:
-        return self.model_dump_json(indent=2) + "\n"
+        left_out = {"predicted"} if self.predicted is None else None
+        return self.model_dump_json(indent=2, exclude=left_out) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> "Preprocessing":
@@ -146,7 +150,7 @@ class Preprocessing(BaseModel):
             return cls.model_validate_json(text, strict=True)
         except ValidationError as error:
             problem = error.errors()[0]
-            raise DataError(f"{name} is no preprocessing: {problem['loc']}: {problem['msg']}") from None
+            raise DataError(f"{name} is not a preprocessing file: {problem['loc']}: {problem['msg']}") from None
 
 
 def column_transformer(columns: Sequence[Number | Category]) -> Any:
@@ -187,7 +191,7 @@ def count(table: Table, schema: Schema) -> Message:
     no values.
     """
     values, sums, categories = [], [], {}
-    for i, (name, kind) in enumerate(schema.features.items()):
+    for i, (name, kind) in enumerate(schema.counted.items()):
         if kind == "number":
             numbers = _numbers(table, name, schema)
             values.append(len(numbers))
@@ -200,7 +204,7 @@ def count(table: Table, schema: Schema) -> Message:
             sums.append(0.0)
     return Message(
         rows=len(table),
-        present=torch.tensor([name in table for name in schema.features]),
+        present=torch.tensor([name in table for name in schema.counted]),
         values=torch.tensor(values),
         sums=torch.tensor(sums, dtype=torch.float64),
         categories=categories,
@@ -211,7 +215,7 @@ def deviate(table: Table, schema: Schema, down: Message) -> Message:
     """The second: of every number, the squared deviations from the common mean, added up."""
     squares = [
         math.fsum((_numbers(table, name, schema) - float(mean)) ** 2) if kind == "number" else 0.0
-        for (name, kind), mean in zip(schema.features.items(), down.tensor("means"), strict=True)
+        for (name, kind), mean in zip(schema.counted.items(), down.tensor("means"), strict=True)
     ]
     return Message(squares=torch.tensor(squares, dtype=torch.float64))
 
@@ -240,7 +244,7 @@ def _unpacked(part: torch.Tensor, site: str) -> dict[str, int]:
     except ValueError:
         counts = None
     if not isinstance(counts, dict) or not all(isinstance(v, int) for v in counts.values()):
-        raise DataError(f"{site}: its answer holds no list of categories")
+        raise DataError(f"{site}: its reply contains no list of categories")
     return counts
 
 
@@ -259,7 +263,7 @@ def merge(schema: Schema, counts: Mapping[str, Message], deviations: Mapping[str
     columns: list[Number | Category] = []
     notes: list[str] = []
     absent: dict[str, tuple[str, ...]] = dict.fromkeys(counts, ())
-    for i, (name, kind) in enumerate(schema.features.items()):
+    for i, (name, kind) in enumerate(schema.counted.items()):
         values = {site: int(up.tensor("values")[i]) for site, up in counts.items()}
         lacking = [site for site, up in counts.items() if not up.tensor("present")[i]]
         absent |= {site: (*absent[site], name) for site in lacking}
@@ -276,11 +280,12 @@ def merge(schema: Schema, counts: Mapping[str, Message], deviations: Mapping[str
             column, remarks = _category(name, kind, values, known)
         columns.append(column)
         notes += remarks
+    predicted = columns.pop() if schema.numeric else None
     gaps = {site: names for site, names in absent.items() if names}
     try:
         return Preprocessing(
-            target=schema.target, classes=schema.classes, missing=schema.missing, columns=tuple(columns), absent=gaps,
-            notes=tuple(notes),
+            target=schema.target, classes=schema.classes or (), predicted=predicted, missing=schema.missing,
+            columns=tuple(columns), absent=gaps, notes=tuple(notes),
         )  # fmt: skip
     except ValidationError:
         raise DataError("no feature of the schema has enough values at any site") from None

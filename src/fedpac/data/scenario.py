@@ -16,6 +16,7 @@ from fedpac.data.own import OWN, from_folder, from_owners, pooled
 from fedpac.data.partition import Ints, deal
 from fedpac.data.published import Usual
 from fedpac.data.scenarios import known
+from fedpac.data.schema import read_schema
 from fedpac.data.shift import random_turns, relabelling
 from fedpac.data.table_sites import from_tables
 from fedpac.data.validation import held_out
@@ -41,6 +42,13 @@ def build(config: DataConfig, seed: int, data_dir: Path | None = None) -> Scenar
     return scenario
 
 
+def predicts_numbers(config: DataConfig) -> bool:
+    """Whether the targets are numbers, and no classes."""
+    if config.path is not None and config.path.suffix == ".toml":
+        return read_schema(config.path.expanduser()).numeric
+    return config.target == "number"
+
+
 # --- from resolved configs ----------------------------------------------------------------------------------------
 
 
@@ -50,9 +58,9 @@ def _natural(config: DataConfig, seed: int) -> Scenario:
     if path.suffix == ".toml":
         scenario = from_tables(*how, validation_share=config.validation_share or 0.0)
     elif path.suffix == ".npz":
-        scenario = from_owners(*how)
+        scenario = from_owners(*how, numbers=config.target == "number")
     else:
-        scenario = from_folder(*how, config.images)
+        scenario = from_folder(*how, config.images, numbers=config.target == "number")
     return replace(scenario, clients=[replace(c, augment=bool(config.augment)) for c in scenario.clients])
 
 
@@ -124,7 +132,7 @@ def describe(scenario: Scenario, part: Literal["train", "test"] = "train") -> Te
 
 
 def repeated(scenario: Scenario) -> tuple[int, int]:
-    """How many clients hold a training sample more than once, and how many samples several clients hold."""
+    """How many clients hold duplicate training samples, and how many samples several clients hold."""
     distinct = [np.unique(client.train.index.numpy()) for client in scenario.clients]
     holders = np.bincount(np.concatenate(distinct))
     clients = sum(len(own) < len(client.train) for own, client in zip(distinct, scenario.clients, strict=True))

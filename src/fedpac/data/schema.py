@@ -13,6 +13,8 @@ south = "south/"
 age = "number"
 ward = ["A", "B", "C"]                # a category, with the values that count
 drug = "category"                     # a category whose values the sites report
+
+Where a number is to be predicted, target_type = "number" stands in place of classes.
 """
 
 import tomllib
@@ -38,25 +40,42 @@ class Schema(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     target: Name
-    classes: Annotated[tuple[Name, ...], Field(min_length=2)]
+    classes: Annotated[tuple[Name, ...], Field(min_length=2)] | None = None
+    target_type: Literal["class", "number"] = "class"
     id: Name | None = None
     missing: tuple[str, ...] = MISSING
-    min_count: Annotated[int, Field(ge=1, description="a site reports nothing that fewer rows stand behind")] = 5
+    min_count: Annotated[int, Field(ge=1, description="sites do not report values backed by fewer rows than this")] = 5
     sites: Annotated[dict[Name, Path], Field(min_length=1)]
     features: Annotated[dict[Name, Feature], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.classes is None and not self.numeric:
+            raise ValueError(
+                f"`classes` is missing: list the values of '{self.target}', or say target_type = \"number\"."
+            )
+        if self.classes is not None and self.numeric:
+            raise ValueError('`classes` means nothing with target_type = "number": leave one of them out.')
         for column in (self.target, self.id):
             if column in self.features:
-                raise ValueError(f"'{column}' is a feature, and the target or id too: a model would learn from it.")
-        lists = {"classes": self.classes, **{k: f for k, f in self.features.items() if not isinstance(f, str)}}
+                raise ValueError(f"'{column}' is both a feature and the target or id: the model would learn from it.")
+        lists = {"classes": self.classes or (), **{k: f for k, f in self.features.items() if not isinstance(f, str)}}
         for name, values in lists.items():
             if twice := [v for i, v in enumerate(values) if v in values[:i]]:
                 raise ValueError(f"{name} has '{twice[0]}' twice.")
             if gone := [v for v in values if v in self.missing]:
-                raise ValueError(f"{name} has '{gone[0]}', which `missing` declares to be no value.")
+                raise ValueError(f"{name} has '{gone[0]}', which is listed in `missing`.")
         return self
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the target is a number."""
+        return self.target_type == "number"
+
+    @property
+    def counted(self) -> dict[str, Feature]:
+        """The columns that sites report statistics of: the features, then the target if it is a number."""
+        return {**self.features, **({self.target: "number"} if self.numeric else {})}
 
 
 def read_schema(path: Path) -> Schema:
@@ -68,7 +87,9 @@ def read_schema(path: Path) -> Schema:
             raise ValueError(f"it has more than {LONGEST:,} bytes")
         schema = checked(Schema, tomllib.loads(text.decode()))
     except FileNotFoundError:
-        raise DataError(f"there is no schema {path}; 'fedpac data describe FILES --out {path}' drafts one") from None
+        raise DataError(
+            f"there is no schema {path}; draft one with 'fedpac data describe FILES --out {path}'"
+        ) from None
     except ValidationError as error:
         raise ConfigError(f"{path}: {_explain(error)}") from None
     except (OSError, RecursionError, ValueError) as error:
@@ -105,7 +126,7 @@ def draft(sites: Sequence[Path], folder: Path, target: str | None = None, id: st
     target = target or _guess_target(columns)
     id = id or next((c for c in columns if c.lower() == "id" or c.lower().endswith(("_id", "patient"))), None)
     features: dict[str, Any] = {}
-    remarks = [f"# Drafted from {len(sites)} files. Check it: types are guessed from the values."]
+    remarks = [f"# Drafted from {len(sites)} files. Check it: column types are guessed from the values."]
     for column in columns:
         if column in (target, id):
             continue
@@ -115,27 +136,38 @@ def draft(sites: Sequence[Path], folder: Path, target: str | None = None, id: st
         elif len(found) <= MANY:
             features[column] = found
         else:
-            remarks.append(f"# Left out: {_quoted(column)}, a text with {len(found)} different values.")
+            remarks.append(f"# Left out: {_quoted(column)}, text with {len(found)} different values.")
         if lacking := [name for name, table in zip(names, tables, strict=True) if column not in table]:
-            remarks.append(f"# {_quoted(column)} is not there at {', '.join(lacking)}.")
-    classes = _values(tables, target)
-    if not 2 <= len(classes) <= MANY:
-        raise DataError(f"column '{target}' has {len(classes)} different values; name the one to predict with --target")
+            remarks.append(f"# {_quoted(column)} is missing at {', '.join(lacking)}.")
+    predicted, remark = _predicted(tables, target)
+    remarks += remark
     values: Mapping[str, Any] = {
-        "target": target, "classes": classes, **({"id": id} if id else {}), "missing": list(MISSING),
+        "target": target, **predicted, **({"id": id} if id else {}), "missing": list(MISSING),
         "sites": {name: _relative(path, folder) for name, path in zip(names, sites, strict=True)}, "features": features,
     }  # fmt: skip
     if not features:
-        raise DataError(f"there is no column to learn from beside '{target}'")
+        raise DataError(f"there is no feature column besides '{target}'")
     if not id:
-        remarks.append('# No id: every row counts as a patient of its own. If that is wrong, set id = "COLUMN".')
+        remarks.append('# No id: every row counts as a separate patient. If that is wrong, set id = "COLUMN".')
     return "\n".join([*remarks, "", one_line_lists(tomli_w.dumps(values))])
+
+
+def _predicted(tables: Sequence[Table], target: str) -> tuple[dict[str, Any], list[str]]:
+    """What the schema says of the target, and what a person should know of it."""
+    values = _values(tables, target)
+    numeric = all(table.is_numeric(target) for table in tables if target in table)
+    if numeric and len(values) > MANY:
+        return {"target_type": "number"}, [f"# {_quoted(target)} has {len(values)} values: it is taken for a number."]
+    if not 2 <= len(values) <= MANY:
+        raise DataError(f"column '{target}' has {len(values)} different values; name the one to predict with --target")
+    odd = f'# If {_quoted(target)} is a number to predict, put target_type = "number" in place of classes.'
+    return {"classes": values}, [odd] if numeric and len(values) > 2 else []
 
 
 def _guess_target(columns: Sequence[str]) -> str:
     found = [column for column in columns if column.lower() in TARGETS]
     if len(found) != 1:
-        raise DataError(f"which column is to be predicted? Name it with --target; there are {', '.join(columns)}")
+        raise DataError(f"name the column to predict with --target; found {', '.join(columns)}")
     return found[0]
 
 

@@ -51,7 +51,10 @@ class TableSite:
         """x_train, y_train, x_test, y_test; and x_validation, y_validation if there are any."""
         absent = fitted.absent.get(self.name, ())
         parts = [self.train, self.test, *([self.validation] if len(self.validation) else [])]
-        return [array for rows in parts for array in (fitted.apply(rows, absent), fitted.labels(rows))]
+        return [array for rows in parts for array in (fitted.apply(rows, absent), self._targets(fitted, rows))]
+
+    def _targets(self, fitted: Preprocessing, rows: Table) -> NDArray[Any]:
+        return fitted.labels(rows) if fitted.predicted is None else fitted.predicted.encode(rows)[:, 0]
 
 
 def _drawn_rows(table: Table, id: str | None, seed: int, number: int, share: float, purpose: str) -> NDArray[np.bool_]:
@@ -70,7 +73,9 @@ def _drawn_rows(table: Table, id: str | None, seed: int, number: int, share: flo
         return chosen
     ids = table.texts(id)
     if None in ids:
-        raise DataError(f"{table.name}, row {ids.index(None) + 1}: {id} is missing; every row needs one to be split by")
+        raise DataError(
+            f"{table.name}, row {ids.index(None) + 1}: {id} is missing; every row needs an id for the split"
+        )
     drawn = {text: stream_seed(seed, f"table {purpose} split of {text}") / 2**63 < share for text in set(ids)}
     return np.array([drawn[text] for text in ids])
 
@@ -89,8 +94,8 @@ def from_tables(
 
     A random `test_share` of the rows is kept for testing, and `validation_share` of the others to choose by; with an
     id in the schema, of the ids. Numbers are scaled and categories made one-hot by statistics of all sites' training
-    rows, which sites report as sums and counts. Rows without a target, and sites with fewer than `min_samples` others,
-    are left out.
+    rows, which sites report as sums and counts; so is a number to predict. Rows without a target, and sites with fewer
+    than `min_samples` others, are left out.
     """
     path = Path(path).expanduser()
     schema = read_schema(path)
@@ -102,15 +107,18 @@ def from_tables(
         for part, rows in (("training", site.train), ("test", site.test)):
             if not len(rows):
                 raise DataError(
-                    f"{site.name}: no {part} rows of {len(site)} in all; choose another test_share, another seed, or "
-                    "have its rows joined with another site's"
+                    f"{site.name}: no {part} rows of {len(site)} in all; choose another test_share or seed, or "
+                    "merge its rows with another site's"
                 )
     fitted = fit_preprocessing(sites, schema)
     notes = [
-        f"{site.name}: {site.unlabelled} rows have no {schema.target}; left out" for site in every if site.unlabelled
+        f"{site.name}: {site.unlabelled} rows without {schema.target} were dropped" for site in every if site.unlabelled
     ]
-    notes += [f"{site.name}: left out, with {len(site)} rows" for site in every if len(site) < min_samples]
+    notes += [f"{site.name}: dropped, it has only {len(site)} rows" for site in every if len(site) < min_samples]
     fitted = fitted.model_copy(update={"notes": (*notes, *fitted.notes)})
     names = [site.name for site in sites]
-    scenario = from_arrays([site.arrays(fitted) for site in sites], len(schema.classes), names)
-    return replace(scenario, name=f"tables {path.stem}", class_names=schema.classes, preprocessing=fitted)
+    classes = schema.classes or ()
+    scenario = from_arrays([site.arrays(fitted) for site in sites], len(classes), names)
+    unit = fitted.predicted.scale if fitted.predicted is not None else 1.0
+    clients = [replace(client, unit=unit) for client in scenario.clients]
+    return replace(scenario, clients=clients, name=f"tables {path.stem}", class_names=classes, preprocessing=fitted)

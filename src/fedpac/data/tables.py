@@ -1,6 +1,7 @@
 """Tables as sites have them, CSV or Parquet: values are read as they stand, and mean what the schema says."""
 
 import csv
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedpac.strict import shown
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
 LONGEST_HEADER = 1 << 20
+INDEX = re.compile(r"__index_level_\d+__")  # the rows' numbers, which pandas writes into Parquet files
 
 
 class Table:
@@ -63,8 +65,8 @@ class Table:
             row = int(np.flatnonzero(wrong)[0])
             value = shown(str(self.frame[column].iloc[row]))
             raise DataError(
-                f"{self.name}, row {row + 1}: {column} = {value} is not a finite number; if it stands for no value, "
-                "add it to `missing` in the schema, and if the column is no number, declare it a category"
+                f"{self.name}, row {row + 1}: {column} = {value} is not a finite number; if it marks a missing value, "
+                "add it to `missing` in the schema; if the column is not numeric, declare it a category"
             )
         return numbers
 
@@ -103,7 +105,7 @@ def files_of(path: Path) -> list[Path]:
         with readable(path, "folder"):
             files = sorted(f for f in path.iterdir() if f.suffix.lower() in READERS and not f.name.startswith("."))
         if not files:
-            raise DataError(f"the folder {path} has no tables in it; {kinds} files.")
+            raise DataError(f"the folder {path} contains no tables; {kinds} files.")
         return files
     if not path.is_file():
         raise DataError(f"there is no file or folder {path}.")
@@ -134,6 +136,7 @@ def _read_parquet(path: Path) -> Any:
         cells = 8 * about.num_rows * about.num_columns  # a column of one repeated value takes no room in the file
         check_expansion(path, path.stat().st_size, max(cells, sum(group.total_byte_size for group in groups)))
         frame = pandas.DataFrame(parquet.ParquetFile(path).read().to_pandas(ignore_metadata=True))
+        frame = frame.drop(columns=[name for name in frame.columns if INDEX.fullmatch(name)])
     _check_names(list(frame.columns), path)
     return frame
 
@@ -144,7 +147,7 @@ READERS: Mapping[str, Callable[[Path], Any]] = {".csv": _read_csv, ".parquet": _
 def _check_names(columns: Sequence[str], path: Path) -> None:
     names = [column.strip() for column in columns]
     for name in _repeated(names):
-        raise DataError(f"{path}: two columns are called {shown(name)}; give each a name of its own.")
+        raise DataError(f"{path}: two columns are called {shown(name)}; rename one.")
     if "" in names:
         raise DataError(f"{path}: column {names.index('') + 1} has no name; the first line must name all columns.")
 

@@ -47,7 +47,7 @@ def check_expansion(name: object, packed: int, unpacked: int) -> None:
     if unpacked > room(packed):
         raise DataError(
             f"{name}: {packed:,} bytes would expand to {unpacked:,}, more than {RATIO} times as many. "
-            "If that is meant, store the data uncompressed (numpy.savez)."
+            "If that is intended, store the data uncompressed (numpy.savez)."
         )
 
 
@@ -92,7 +92,7 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> N
     if dtype.hasobject:
         raise DataError(f"{archive.filename}: {name} holds Python objects; expected a plain array.")
     if claimed != held:
-        raise DataError(f"{archive.filename}: {name} claims {claimed:,} bytes of {dtype} and holds {held:,}.")
+        raise DataError(f"{archive.filename}: {name} claims {claimed:,} bytes of {dtype} but holds {held:,}.")
     with archive.open(info) as file:
         array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
         file.read(1)  # only at its end a file's checksum is compared

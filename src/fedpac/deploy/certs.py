@@ -39,7 +39,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], sites: Sequence[str], 
         (folder / "sites").mkdir(exist_ok=True, mode=0o700)
     if not (folder / "server.crt").exists():
         if not hosts:
-            raise ConfigError("the server's certificate needs a host name or address: --host server.example.org")
+            raise ConfigError("the server certificate needs a host name or address: --host server.example.org")
         ca_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
         ca = _certificate("fedpac CA", ca_key, ca_key, None, ())
         server = _certificate("fedpac server", server_key, ca_key, ca, dict.fromkeys([*hosts, *LOOPBACK]))
@@ -56,7 +56,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], sites: Sequence[str], 
     if ckks:
         number = len(list((folder / "sites").glob("*.pub")))
         if not number:
-            raise ConfigError("a CKKS key is made for a number of sites: name them with --site")
+            raise ConfigError("a CKKS key depends on the number of sites: name them with --site")
         if write_key(folder / SITES_ONLY / KEY, Parameters.for_clients(number)):
             written.append(folder / SITES_ONLY / KEY)
     return written
@@ -66,7 +66,7 @@ def refuse_ckks_key(certificates: Path) -> None:
     """A server that has the sites' secret could read what they encrypt."""
     if (path := certificates / SITES_ONLY / KEY).exists():
         raise ConfigError(
-            f"the server must not have the sites' secret {path}: give it to the sites, and remove it here"
+            f"the server must not hold the sites' secret key {path}: give it to the sites and remove it here"
         )
 
 
@@ -114,9 +114,9 @@ def read_private_key(path: Path) -> tuple[Any, Any]:
     try:
         private = serialization.load_ssh_private_key(data, None)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path} is no private key of a site ({error}); 'fedpac certs' makes one") from None
+        raise ConfigError(f"{path} is not a site's private key ({error}); create one with 'fedpac certs'") from None
     if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{path} is not an elliptic-curve key; 'fedpac certs' makes one")
+        raise ConfigError(f"{path} is not an elliptic-curve key; create one with 'fedpac certs'")
     return private, private.public_key()
 
 
@@ -129,7 +129,7 @@ def read_public_key(path: Path) -> bytes:
     try:
         key = serialization.load_ssh_public_key(data)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path} is no public key of a site ({error})") from None
+        raise ConfigError(f"{path} is not a site's public key ({error})") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ConfigError(f"{path} is not an elliptic-curve key; 'fedpac certs' makes one")
+        raise ConfigError(f"{path} is not an elliptic-curve key; create one with 'fedpac certs'")
     return public_key_to_bytes(key)

@@ -89,7 +89,7 @@ def conduct_federation(grid: Grid, plan: Plan, say: Say, callbacks: Callbacks | 
 def _for_sites(config: Config) -> Config:
     """Real sites come and go: where nothing else is said, a round without one of them is repeated when it is back.
 
-    Sites keep the states of two rounds, so the server must never be further behind.
+    Sites keep the states of three rounds, so the server must never be further behind.
     """
     changes: dict[str, Any] = {"checkpoint_every": 1}
     if config.federation is not None and config.run.min_replies is None:
@@ -117,12 +117,14 @@ def _hand_out(federation: Federation, engine: FlowerEngine) -> None:
     server = federation.server
     engine.wait_for(0)
     requests = [
-        (engine.request("finish", i, server.round), federation.method.send(server, i))
+        (engine.request("finish", i, server.round), federation.method.send(server, i).to_bytes())
         for i in engine.directory.participants()
     ]
     for outcome in engine.ask(requests):
         if outcome.error is not None:
-            engine.directory.say(f"no model is kept at {engine.directory.name(outcome.client)}: {outcome.error.reason}")
+            engine.directory.say(
+                f"no model was saved at {engine.directory.name(outcome.client)}: {outcome.error.reason}"
+            )
 
 
 def _receive_newcomers(federation: Federation, engine: FlowerEngine, patience: float) -> None:
@@ -138,7 +140,7 @@ def _receive_newcomers(federation: Federation, engine: FlowerEngine, patience: f
                 waiting.remove(name)
                 directory.say(_received(reception, engine, site) or f"{directory.name(site.client)} has its model")
         if waiting and time.monotonic() >= until:
-            directory.say(f"did not come for a model: {', '.join(sorted(waiting))}")
+            directory.say(f"never fetched their model: {', '.join(sorted(waiting))}")
             return
         if waiting:
             time.sleep(GLANCE)
@@ -148,14 +150,15 @@ def _received(reception: Reception, engine: FlowerEngine, site: Introduced) -> s
     """Why the newcomer has no model; None if it has one."""
 
     def ask(job: Job) -> Outcome:
-        return next(iter(engine.ask([(engine.request(job.kind, job.client, job.round), job.down)])))
+        return next(iter(engine.ask([engine.errand(job)])))
 
     try:
         down = reception.welcome(site.client, site.train, ask)
     except FedpacError as error:
         return f"no model for {engine.directory.name(site.client)}: {error}"
-    outcome = next(iter(engine.ask([(engine.request("welcome", site.client, reception.server.round), down)])))
-    return None if outcome.error is None else f"no model is kept: {outcome.error.reason}"
+    request = engine.request("welcome", site.client, reception.server.round)
+    outcome = next(iter(engine.ask([(request, down.to_bytes())])))
+    return None if outcome.error is None else f"no model was saved: {outcome.error.reason}"
 
 
 def federation_id(out: Path) -> str:

@@ -3,9 +3,10 @@
 import csv
 import io
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from flwr.app import RecordDict
 
@@ -15,14 +16,17 @@ from fedpac.data.clients import ClientData, Scenario
 from fedpac.data.own import one_client
 from fedpac.data.scenario import build
 from fedpac.data.validation import hold_out
-from fedpac.engines.flower.wire import Answer, Problem, Request, Spec, answer_of, pack, unpack
+from fedpac.engines.flower.wire import Answer, Problem, Request, Spec, answer_of, job_of, pack, unpack
 from fedpac.engines.site import Job, Outcome, Site, failure_of
 from fedpac.engines.store import FolderStore
 from fedpac.errors import ConfigError, FedpacError
 from fedpac.files import explained, write_atomically
+from fedpac.headlines import HEADLINES
 from fedpac.message import Message
 from fedpac.methods import is_own
 from fedpac.methods.base import Which
+from fedpac.metrics import METRICS as MEASURES
+from fedpac.metrics import headline
 from fedpac.runs.execute import task_for
 from fedpac.threads import one_thread
 from fedpac.training import evaluate
@@ -101,9 +105,11 @@ class Desk:
 
     def _open(self, spec: Spec) -> "Case":
         if self.name not in spec.names:
-            raise ConfigError(f"this federation has the sites {', '.join(spec.names)}, and not '{self.name}'")
+            raise ConfigError(f"this federation's sites are {', '.join(spec.names)}; '{self.name}' is not one of them")
         if self.newcomer != (self.name in spec.newcomers):
-            what = "takes part in this federation, and is no newcomer" if self.newcomer else "is a newcomer: --newcomer"
+            what = (
+                "is a participant of this federation, not a newcomer" if self.newcomer else "is a newcomer: --newcomer"
+            )
             raise ConfigError(f"'{self.name}' {what}")
         client = spec.names.index(self.name)
         values = parse_toml(spec.config, "the server's config")
@@ -111,13 +117,13 @@ class Desk:
         for what, name in (("method", asked.method["name"]), ("network", asked.model)):
             if is_own(name) and not self.own_methods:
                 raise ConfigError(
-                    f"the server asks for the {what} '{name}', which is not part of fedpac; see --own-methods"
+                    f"the server requests the {what} '{name}', which is not part of fedpac; see --own-methods"
                 )
         config = make_config(values)
         if config.privacy.encryption == "none":
             self._refuse_plain_text()
         elif self.ckks is None:
-            raise ConfigError("this run is encrypted, and this site has no key for it: --ckks ckks.key")
+            raise ConfigError("this run is encrypted, but this site has no key: --ckks ckks.key")
         folder = folder_of(self.state, spec.federation)
         return Case(spec, config, client, self.data(spec, config, client), folder, self.ckks)
 
@@ -125,7 +131,7 @@ class Desk:
         """A server that could talk a site out of encryption would need no key."""
         if self.ckks is not None:
             raise ConfigError(
-                "this site has a CKKS key and sends encrypted weights only; the server asks for plain ones"
+                "this site has a CKKS key and only sends encrypted weights, but the server asks for plain ones"
             )
 
     def _reply(self, case: "Case", request: Request, body: bytes) -> RecordDict:
@@ -135,15 +141,14 @@ class Desk:
                 Answer(site=self.name, kind="hello", client=-1, round=0, train=sizes[0], test=sizes[1])
             )  # fmt: skip
         if request.client != case.client:
-            raise ConfigError(f"this is client {case.client}, and not client {request.client}")
-        down = Message.from_bytes(body)
+            raise ConfigError(f"this is client {case.client}, not client {request.client}")
         if request.since is not None:
             case.store.rewind(case.client, request.since)
         if request.kind == "finish" or request.kind == "welcome":
-            case.finish(request.round, down, new=request.kind == "welcome")
+            case.finish(request.round, Message.from_bytes(body), new=request.kind == "welcome")
             self.finished = True
             return answer_of(request, self.name, Outcome(case.client))
-        job = Job(request.kind, request.client, request.round, down)
+        job = job_of(request, request.kind, body)
         try:
             return answer_of(request, self.name, case.work(job))
         except FedpacError as error:  # an answer of what no message can hold
@@ -169,10 +174,11 @@ class Case:
         self.site = Site(self.task, self.method, {client: own}, self.store)
 
     def work(self, job: Job) -> Outcome:
+        first = self.work(job.first) if job.first is not None else None
         outcome = self.site.work(job)
         if outcome.score is not None:
             self._note(job, outcome.score)
-        return outcome
+        return replace(outcome, first=first)
 
     def _note(self, job: Job, score: tuple[float, float]) -> None:
         rows = self._metrics()
@@ -201,6 +207,7 @@ class Case:
             self._note(Job("receive", self.client, round, down), evaluate(module, self.task.cast(x), y))
         here = Scenario([self.own], self.spec.classes, self.spec.shape, "federation")
         model = client_model(module, 0, which, self.method, self.task, here, self.config.model)
+        judged = HEADLINES[headline(self.spec.classes)]
         path = self.folder / "model"
         try:
             shutil.rmtree(path, ignore_errors=True)  # of an earlier end
@@ -212,27 +219,36 @@ class Case:
             loading = f"There is no model: {error}.\n"
         last = {split: numbers for (_, split), numbers in sorted(self._metrics().items())}
         table = "".join(
-            f"| {split} | {100 * float(a):.2f} | {float(loss):.4f} |\n" for split, (a, loss) in last.items()
+            f"| {split} | {judged.show(float(a))} | {float(loss):.4f} |\n" for split, (a, loss) in last.items()
         )
         self._write(
             "report.md",
             REPORT.format(
                 site=self.spec.names[self.client], method=self.method.title, rounds=round, sites=len(self.spec.sites),
                 train=len(self.own.train), test=len(self.own.test), which=which, table=table, loading=loading,
+                judged=judged.label, measured=_listed(model.metrics()),
             ),
         )  # fmt: skip
+
+
+def _listed(measured: Mapping[str, Any]) -> str:
+    """What was measured of the model that is kept, beside what the table has."""
+    more = {name: value for name, value in measured.items() if name in MEASURES and name not in ("accuracy", "loss")}
+    if not more:
+        return ""
+    return "On the test samples here: " + ", ".join(f"{name} {value:.4f}" for name, value in more.items()) + ".\n\n"
 
 
 REPORT = """# {site}
 
 {method}, {rounds} rounds with {sites} sites. Here: {train} samples to train and {test} to test on.
 
-| last model | test accuracy (%) | test loss |
+| last model | test {judged} | test loss |
 |---|---|---|
 {table}
 `metrics.csv` has every evaluated round. The method's paper reports the {which} model.
 
-{loading}"""
+{measured}{loading}"""
 
 LOADING = """`model` is that model, in a folder that needs none of the training data: `fedpac predict model x.npz`, or
 

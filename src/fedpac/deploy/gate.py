@@ -126,7 +126,7 @@ class Gate:
         self.thread.start()
         while not self.server.started:
             if not self.thread.is_alive():
-                raise RunError(f"{self.address} cannot be listened on: is another program using it?")
+                raise RunError(f"cannot listen on {self.address}: is another program using it?")
             time.sleep(0.02)
 
     def stop(self) -> None:

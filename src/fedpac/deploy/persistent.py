@@ -83,45 +83,48 @@ def stay(door: Door, desk: Desk, say: Callable[[str], None], *, once: bool = Tru
     """Connect, answer, connect again when the server was away; with `once`, until a federation is finished."""
     heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT  # type: ignore[attr-defined]
     refused: float | None = None
-    away = False
+    away = known = False
     while not (once and desk.finished):
         try:
             with connected(door) as fleet:
                 say(f"connected to {door.address} as '{desk.name}'")
-                refused, away = None, False
+                refused, away, known = None, False, True
                 fleet.serve(desk, once)
         except _ForgottenError:
-            say(f"{door.address} was started again; connecting anew")
+            say(f"{door.address} was restarted; reconnecting")
         except _RefusedError as error:
             refused = refused or time.monotonic()
             if time.monotonic() - refused > patience:
                 raise RunError(
                     f"the server at {door.address} refuses this site: {error}. Its key must be registered there, and "
-                    "no other process may use it"
+                    "no other process may be using it"
                 ) from None
-            say(f"refused so far ({error}); trying again")
+            say(f"refused so far ({error}); retrying")
             time.sleep(PAUSE)
         except (httpx.TransportError, httpx.HTTPStatusError) as error:
-            _give_up_if_hopeless(door, error)
+            if once and desk.finished:  # the server has ended first
+                return
+            _give_up_if_hopeless(door, error, known)
             if not away:
-                say(f"no connection to {door.address} ({error}); trying again until there is one")
+                say(f"no connection to {door.address} ({error}); retrying until there is one")
             away = True
             time.sleep(PAUSE)
 
 
-def _give_up_if_hopeless(door: Door, error: httpx.HTTPError) -> None:
+def _give_up_if_hopeless(door: Door, error: httpx.HTTPError, known: bool) -> None:
+    """known: it has let this site in before. One that is killed ends connections as if it did not speak TLS."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         raise RunError(
-            f"the server at {door.address} has a certificate that {door.ca} does not vouch for ({error}); take the "
-            "ca.crt that came with this site's key, and the host name that the certificate was made for"
+            f"the server at {door.address} has a certificate that is not signed by {door.ca} ({error}); take the "
+            "ca.crt that came with this site's key, and the host name in the certificate"
         ) from None
-    if isinstance(error, httpx.RemoteProtocolError) or "WRONG_VERSION_NUMBER" in str(error):
+    if (not known and isinstance(error, httpx.RemoteProtocolError)) or "WRONG_VERSION_NUMBER" in str(error):
         spoken = "plain text" if door.ca is None else "TLS"
-        raise RunError(f"the server at {door.address} does not speak {spoken} ({error})") from None
+        raise RunError(f"the server at {door.address} does not support {spoken} ({error})") from None
     if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403, 404):
         raise RunError(
-            f"the server at {door.address} refuses this site: {error.response.text or error}. If the key is the right "
-            "one, compare the clocks of both machines"
+            f"the server at {door.address} refuses this site: {error.response.text or error}. If the key is "
+            "correct, compare the clocks of both machines"
         ) from None
 
 

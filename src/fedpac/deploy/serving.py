@@ -56,5 +56,5 @@ class Service:
                     return conduct_federation(grid, plan, say, callbacks)
             except httpx.HTTPError as error:
                 self.link.stop()  # one that does not answer is of no use
-                say(f"SuperLink is gone ({error}); it is started again, and the run goes on from its checkpoint")
+                say(f"SuperLink was lost ({error}); restarting it and resuming from the last checkpoint")
         raise RunError(f"SuperLink was lost {STARTS} times; see {self.link.folder / 'superlink.log'}")

@@ -158,7 +158,7 @@ class SuperLink:
         while not self._listening():
             if not self.alive or time.monotonic() - begun > START:
                 tail = "".join(log.read_text().splitlines(keepends=True)[-5:])
-                raise RunError(f"Flower's SuperLink did not come up; the end of {log}:\n{tail}")
+                raise RunError(f"Flower's SuperLink did not start; end of {log}:\n{tail}")
             time.sleep(0.05)
 
     def _listening(self) -> bool:
@@ -227,7 +227,7 @@ class SuperLink:
                 if token := runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token:
                     return str(token)
                 time.sleep(0.05)
-        raise RunError(f"SuperLink did not take the run; see {self.folder / 'superlink.log'}")
+        raise RunError(f"SuperLink did not accept the run; see {self.folder / 'superlink.log'}")
 
     def _ca_bytes(self) -> bytes | None:
         return self.ca.read_bytes() if self.ca is not None else None

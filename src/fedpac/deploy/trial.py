@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from fedpac.data.scenario import build
 from fedpac.deploy.certs import make_certificates
 from fedpac.deploy.conductor import Plan, federation_id
 from fedpac.deploy.desk import folder_of
+from fedpac.deploy.scratch import scratch_folder
 from fedpac.deploy.serving import Service
 from fedpac.deploy.superlink import end, flower_environment, free_port, start
 from fedpac.engines.store import FolderStore
@@ -29,8 +29,7 @@ def run_trial(
     clients = len(build(config.data, config.run.seed, data_dir).clients)
     sites = [f"client-{i}" for i in range(clients)]
     state = out.parent / f"{out.name}-sites"
-    with tempfile.TemporaryDirectory(prefix="fedpac-") as scratch, ExitStack() as stack:
-        folder = Path(scratch)
+    with scratch_folder() as folder, ExitStack() as stack:
         certificates = folder / "certs"
         make_certificates(certificates, ["localhost"], sites)
         stated = folder / "config.toml"

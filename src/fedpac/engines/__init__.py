@@ -55,5 +55,5 @@ def make_engine(
     deadline: float | None = None,
 ) -> Engine:
     if known_engine(name) == FEDERATION:
-        raise ConfigError("engine 'flower' runs in processes of its own: start it with 'fedpac run --engine flower'")
+        raise ConfigError("engine 'flower' needs its own processes: start it with 'fedpac run --engine flower'")
     return ENGINES[name](task, method, source, workers, deadline)

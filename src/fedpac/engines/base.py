@@ -36,6 +36,11 @@ class Engine(ABC):
         """The clients that can be asked now, in ascending order."""
         return range(self.task.clients)
 
+    def ready(self) -> bool:
+        """Whether the next round could be asked for at once, with jobs that bring along what is left to do of this one.
+        That is worth it where each visit is a trip over a network."""
+        return False
+
     def map(self, jobs: Sequence[Job]) -> dict[int, Outcome]:
         """Run the jobs, at most one for a client: one outcome for each, in client order, whoever finished first."""
         if self.listener is not None:
@@ -57,6 +62,9 @@ class Engine(ABC):
 
     def restore(self, states: Mapping[int, State]) -> None:  # noqa: B027
         """Go on from a snapshot."""
+
+    def keep(self, round: int) -> None:  # noqa: B027
+        """This round counts, and all before it."""
 
     def forget(self, round: int) -> None:  # noqa: B027
         """This round does not count. Sites that cannot be told find out when they are asked for it again."""
@@ -90,4 +98,4 @@ class Simulation(Engine):
 
 
 def _nothing_of(client: int) -> Outcome:
-    return Outcome(client, error=Failure(client, "lost", f"client {client}: nothing was heard of it"))
+    return Outcome(client, error=Failure(client, "lost", f"client {client}: no reply"))

@@ -117,7 +117,7 @@ class ProcessEngine(Simulation):
 
     def run(self, jobs: Sequence[Job]) -> Iterable[Outcome]:
         if not self.workers:
-            raise RunError("the engine is closed: make a new one")
+            raise RunError("the engine is closed: create a new one")
         waiting = deque((job, 1) for job in jobs)
         outcomes: list[Outcome] = []
         while waiting:
@@ -187,13 +187,13 @@ class ProcessEngine(Simulation):
             now = time.monotonic()
             if now >= until:
                 raise _LostError(
-                    Failure(job.client, "deadline", f"client {job.client} did not answer within {self.deadline:g} s")
+                    Failure(job.client, "deadline", f"client {job.client} did not reply within {self.deadline:g} s")
                 )
             before, worked = worked, cpu_seconds(worker.process.pid)
             if worked is None or worked != before:
                 active = now
             elif now - active >= STALLED:
-                reason = f"the worker process of client {job.client} has done nothing for {STALLED:g} s"
+                reason = f"the worker process of client {job.client} has been idle for {STALLED:g} s"
                 raise _LostError(Failure(job.client, "lost", reason))
 
     def _replace(self, place: int) -> None:
@@ -247,7 +247,7 @@ def _end(worker: Worker) -> None:
 def _ended(worker: Worker, job: Job) -> Failure:
     worker.process.join(timeout=1)
     code = worker.process.exitcode
-    how = f"was ended by signal {-code}" if code is not None and code < 0 else "ended by itself"
+    how = f"was killed by signal {-code}" if code is not None and code < 0 else "exited"
     advice = "most often the machine ran out of memory: use fewer workers"
     return Failure(job.client, "lost", f"the worker process that trained client {job.client} {how}; {advice}")
 

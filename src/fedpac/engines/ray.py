@@ -80,7 +80,7 @@ class RayEngine(Simulation):
 
     def run(self, jobs: Sequence[Job]) -> Iterable[Outcome]:
         if not self.open:
-            raise RunError("the engine is closed: make a new one")
+            raise RunError("the engine is closed: create a new one")
         waiting = deque((job, 1) for job in jobs)
         errands = self.errands = {}
         outcomes: list[Outcome] = []
@@ -125,7 +125,7 @@ class RayEngine(Simulation):
         try:
             about = self.ray.get(actor.starting)
         except self.ray.exceptions.RayTaskError as error:  # another would fail in the same way
-            raise RunError(f"an actor cannot get ready on its node of the Ray cluster: {_last_line(error)}") from None
+            raise RunError(f"an actor cannot start on its node of the Ray cluster: {_last_line(error)}") from None
         except self.ray.exceptions.RayError as error:
             self.actors.remove(actor)
             self.failed_starts += 1
@@ -134,7 +134,7 @@ class RayEngine(Simulation):
             return
         if about != (here := versions()):
             differing = ", ".join(f"{k} {about[k]} there and {here[k]} here" for k in here if about[k] != here[k])
-            raise RunError(f"a node of the Ray cluster would give other numbers: {differing}")
+            raise RunError(f"a node of the Ray cluster would give different results: {differing}")
         actor.starting, self.failed_starts = None, 0
 
     def _end(self, actor: Actor) -> None:
@@ -210,7 +210,7 @@ class RayEngine(Simulation):
                 del errands[reference]
                 self._end(errand.actor)
                 client = errand.job.client
-                reason = f"client {client} did not answer within {self.deadline:g} s"
+                reason = f"client {client} did not reply within {self.deadline:g} s"
                 outcomes.append(Outcome(client, error=Failure(client, "deadline", reason)))
         return outcomes
 

@@ -27,7 +27,7 @@ class SerialEngine(Simulation):
         super().__init__(task, method, source, store)
         if deadline is not None:
             raise ConfigError(
-                "engine 'serial' cannot end a client that is late: with a deadline, use 'auto' or 'process'"
+                "engine 'serial' cannot stop a client that is late: with a deadline, use 'auto' or 'process'"
             )
         with one_thread():
             self.site = Site(task, method, source, self.store)

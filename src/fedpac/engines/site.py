@@ -43,12 +43,15 @@ class Job:
     rehearse         score the personal model that training would give; nothing is kept and nothing answered
     receive          score the model as received
     introduce        say what a newcomer says of itself
+
+    first            a job of the round before, to be done on the same visit; only for engines that are `ready` for it
     """
 
     kind: Kind
     client: int
     round: int
     down: Message
+    first: "Job | None" = None
 
     @property
     def learns(self) -> bool:
@@ -84,6 +87,7 @@ class Outcome:
     seconds: float = 0.0
     error: Failure | None = None
     measured: Mapping[str, float] = field(default_factory=dict)  # what else the task asks for: 'test/auroc', ...
+    first: "Outcome | None" = None  # of the job's `first`
 
 
 class Site:
@@ -136,7 +140,7 @@ class Site:
         if job.kind == "receive":
             score, measured = assess(client, self._given("received", client, down))
         else:
-            up = returned(self.method, "local", self.method.local(client, down), Message, "a Message, the answer")
+            up = returned(self.method, "local", self.method.local(client, down), Message, "a Message, the reply")
             if job.kind != "learn":
                 score, measured = assess(client, self._given("personal", audience(client), down, up))
         if score is not None and score[1] != score[1]:

@@ -1,6 +1,6 @@
 """What clients remember between visits, at the site where they are.
 
-A state is kept under the round that made it, beside the one before it. A round that has to be repeated (its server
+A state is kept under the round that made it, beside those before it. A round that has to be repeated (its server
 died, too few sites answered) then starts from where it started the first time, and nothing is learned twice.
 """
 
@@ -64,9 +64,12 @@ class MemoryStore(StateStore):
 
 
 class FolderStore(StateStore):
-    """For sites: one file for each of the last two rounds that a client took part in, readable by the owner only."""
+    """For sites: one file for each of the last three rounds that a client took part in, readable by the owner only.
 
-    KEPT = 2
+    A site may have learned for the next round already when the server is killed before it has this one on its disk.
+    """
+
+    KEPT = 3
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -122,5 +125,5 @@ class FolderStore(StateStore):
                 return dict(Message.from_bytes(path.read_bytes()))
         except MessageError as error:
             raise RunError(
-                f"{path} is damaged ({error}): restore it, or remove it to go on from the one before"
+                f"{path} is damaged ({error}): restore it, or remove it to continue from the previous one"
             ) from None

@@ -63,7 +63,7 @@ def checked_class(name: str, item: Any) -> type[Method]:
         raise ConfigError(f"method '{name}' is not a subclass of fedpac.Method")
     lacking = sorted(item.__abstractmethods__) + [key for key in ("name", "title") if not hasattr(item, key)]
     if lacking:
-        raise ConfigError(f"method '{name}' lacks {', '.join(lacking)}; docs/own-method.md says what a method has")
+        raise ConfigError(f"method '{name}' lacks {', '.join(lacking)}; see docs/own-method.md")
     return item
 
 

@@ -35,8 +35,8 @@ def check_optimizer(method: "Method", optimizer: Optimizer | None) -> None:
     """An error if the server has an optimizer, and the method no averages for it."""
     if optimizer is not None and not method.averages:
         raise ConfigError(
-            f"server.optimizer = '{optimizer.kind}': method {method.name} has no average of models that an optimizer "
-            "could steer; set it to 'none'"
+            f"server.optimizer = '{optimizer.kind}': method {method.name} does not average models, so it has no "
+            "effect; set it to 'none'"
         )
 
 
@@ -44,7 +44,7 @@ def check_aggregation(method: "Method", rule: Rule | None) -> None:
     """An error if the server has a robust rule, and the method no averages for it."""
     if rule is not None and not method.averages:
         raise ConfigError(
-            f"server.aggregation = '{rule.kind}': method {method.name} has no average of models that it could protect; "
+            f"server.aggregation = '{rule.kind}': method {method.name} does not average models, so it has no effect; "
             "set it to 'mean'"
         )
 
@@ -91,8 +91,8 @@ class Method(BaseModel, ABC):
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise ConfigError(
-            f"method {self.name}: '{name}' is set on the method, which is frozen and shared by all clients; what must "
-            "be remembered goes into client.state or server.state"
+            f"method {self.name}: '{name}' is set on the method, which is frozen and shared by all clients; put "
+            "anything to remember into client.state or server.state"
         )
 
     @abstractmethod

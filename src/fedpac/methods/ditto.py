@@ -26,7 +26,9 @@ class Ditto(FedAvg):
     family: ClassVar[str] = "multi-task"
     reported: ClassVar[Which] = "personal"
 
-    lam: Annotated[float, Field(ge=0, le=1e6, description="lambda, strength of the pull to the global model")] = 1.0
+    lam: Annotated[float, Field(ge=0, le=1e6, description="lambda, strength of the pull towards the global model")] = (
+        1.0
+    )
 
     def local(self, client: Client, down: Message) -> Message:
         pull = proximal(self.lam, flatten(down.weights("w"), client.model))

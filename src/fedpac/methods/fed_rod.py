@@ -33,7 +33,7 @@ class FedRoD(FedAvg):
     family: ClassVar[str] = "decoupling"
     needs_classes: ClassVar[bool] = True
 
-    variant: Annotated[Literal["linear", "hyper"], Field(description="where the personal head comes from")] = "linear"
+    variant: Annotated[Literal["linear", "hyper"], Field(description="how the personal head is made")] = "linear"
     gamma: Annotated[float, Field(ge=0, le=100, description="strength of the balanced softmax")] = 1.0
     hidden: Annotated[int, Field(ge=1, le=10_000, description="hidden units of the hyper-network")] = 32
 
@@ -92,7 +92,7 @@ class FedRoD(FedAvg):
     def newcomer(self) -> Newcomer:
         if self.variant == "linear":
             return Newcomer("the generic model", "the generic model")
-        return Newcomer("both heads: the hyper-network makes one from its class frequencies", "the generic model")
+        return Newcomer("both heads: the hyper-network generates one from its class frequencies", "the generic model")
 
     def arrival(self, client: Client, down: Message) -> nn.Module:
         if client.n:

@@ -31,13 +31,13 @@ class FedALA(FedAvg):
     title: ClassVar[str] = "FedALA"
     family: ClassVar[str] = "multi-task"
 
-    layers: Annotated[int, Field(ge=0, le=10_000, description="p, tensors at the top that are mixed")] = 2
+    layers: Annotated[int, Field(ge=0, le=10_000, description="p, number of top tensors that are mixed")] = 2
     eta: Annotated[float, Field(gt=0, le=1e3, description="learning rate of W")] = 1.0
-    share: Annotated[float, Field(gt=0, le=1, description="share of the data that W is learned on")] = 0.8
+    share: Annotated[float, Field(gt=0, le=1, description="share of the data used to learn W")] = 0.8
     steady: Annotated[
-        float, Field(gt=0, description="spread of the last ten losses at which W is learned, the first time")
+        float, Field(gt=0, description="the first time, stop learning W once the last ten losses vary less than this")
     ] = 0.1
-    most_epochs: Annotated[int, Field(ge=1, le=10_000, description="of learning W, the first time")] = 50
+    most_epochs: Annotated[int, Field(ge=1, le=10_000, description="epochs to learn W, the first time, at most")] = 50
 
     def local(self, client: Client, down: Message) -> Message:
         start, mask = self.mixed(client, down.weights("w"))

@@ -38,8 +38,8 @@ class FedAS(FedPer):
     family: ClassVar[str] = "decoupling"
     needs_classes: ClassVar[bool] = True
 
-    align_epochs: Annotated[int, Field(ge=0, le=1000, description="passes over the data to align the body")] = 1
-    fisher_samples: Annotated[int, Field(ge=1, le=1_000_000, description="samples that the trace is taken over")] = 64
+    align_epochs: Annotated[int, Field(ge=0, le=1000, description="epochs to align the body")] = 1
+    fisher_samples: Annotated[int, Field(ge=1, le=1_000_000, description="samples used to estimate the trace")] = 64
 
     def local(self, client: Client, down: Message) -> Message:
         w = train(client, self.aligned(client, down))

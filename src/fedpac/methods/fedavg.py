@@ -79,9 +79,7 @@ class FedAvg(Method):
     def newcomer(self) -> Newcomer:
         if self.shared == "all":
             return Newcomer("the global model", "the global model")
-        return (
-            Newcomer() if self.shared == "none" else Newcomer(f"the {self.shared}; it trains for one round by itself")
-        )
+        return Newcomer() if self.shared == "none" else Newcomer(f"the {self.shared}; it trains it alone for one round")
 
     def welcome(self, server: Server, hello: Message | None = None) -> Message:
         return Message(w=server.weights("w")) if self.shared != "none" else super().welcome(server, hello)

@@ -24,8 +24,8 @@ class FedAvgFT(FedAvg):
     reported: ClassVar[Which] = "personal"
 
     depth: Annotated[Literal["all", "head"], Field(description="what is fine-tuned")] = "all"
-    epochs: Annotated[int | None, Field(ge=0, description="fine-tuning epochs; the recipe's E where not given")] = None
-    lr: Annotated[float | None, Field(gt=0, description="fine-tuning rate; the recipe's where not given")] = None
+    epochs: Annotated[int | None, Field(ge=0, description="fine-tuning epochs; default: training.epochs")] = None
+    lr: Annotated[float | None, Field(gt=0, description="fine-tuning rate; default: training.lr")] = None
 
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         if (self.depth, self.epochs, self.lr) == ("all", None, None):

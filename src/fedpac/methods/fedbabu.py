@@ -28,4 +28,4 @@ class FedBABU(FedAvgFT):
         return Message(w=section(w, "body"), n=client.n)
 
     def newcomer(self) -> Newcomer:
-        return Newcomer("the body under the head that everybody began with; it fine-tunes both")
+        return Newcomer("the body with the common initial head; it fine-tunes both")

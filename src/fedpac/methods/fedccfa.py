@@ -43,10 +43,10 @@ class FedCCFA(FedRep):
     family: ClassVar[str] = "collaboration"
     needs_classes: ClassVar[bool] = True
 
-    eps: Annotated[float, Field(ge=0, le=2, description="largest distance of neighbours")] = 0.1
-    balanced: Annotated[int, Field(ge=1, description="samples of a class for the balanced head, at most")] = 5
-    temperature: Annotated[float, Field(gt=0, le=1e3, description="of the alignment")] = 0.1
-    gamma: Annotated[float, Field(gt=0, le=1e6, description="divides the strength of the alignment")] = 20.0
+    eps: Annotated[float, Field(ge=0, le=2, description="maximum distance between neighbours")] = 0.1
+    balanced: Annotated[int, Field(ge=1, description="maximum samples per class for the balanced head")] = 5
+    temperature: Annotated[float, Field(gt=0, le=1e3, description="temperature of the alignment")] = 0.1
+    gamma: Annotated[float, Field(gt=0, le=1e6, description="divisor of the alignment strength")] = 20.0
     begin: Annotated[int, Field(ge=2, description="first round with alignment")] = 21
 
     def setup(self, server: Server) -> None:

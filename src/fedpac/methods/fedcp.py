@@ -35,13 +35,13 @@ class FedCP(FedAvg):
     title: ClassVar[str] = "FedCP"
     family: ClassVar[str] = "decoupling"
 
-    lam: Annotated[float, Field(ge=0, le=1e6, description="strength of the pull to the received features")] = 5.0
+    lam: Annotated[float, Field(ge=0, le=1e6, description="strength of the pull towards the received features")] = 5.0
 
     def setup(self, server: Server) -> None:
         super().setup(server)
         task = server.task
         if task.features is None:
-            raise ConfigError("method fedcp must know the length of the features: give the task a sample of its data")
+            raise ConfigError("method fedcp needs the feature dimension: give the task a data sample")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(task.seed, "policy"))
             policy = weights_of(Policy(task.features).to(task.dtype))

@@ -97,7 +97,8 @@ class FedEM(Method):
         return Mixture([client.own_model(w) for w in parts], pi)
 
     def newcomer(self) -> Newcomer:
-        return Newcomer("the components, in shares from an E-step on its samples", "the components in equal shares")
+        labelled = "the components, with mixture weights from an E-step on its samples"
+        return Newcomer(labelled, "the components with equal weights")
 
     def welcome(self, server: Server, hello: Message | None = None) -> Message:
         return Message(**server.state)

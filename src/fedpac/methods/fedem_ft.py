@@ -24,7 +24,7 @@ class FedEMFT(FedEM):
     family: ClassVar[str] = "mixture"
     reported: ClassVar[Which] = "personal"
 
-    epochs: Annotated[int | None, Field(ge=0, description="fine-tuning epochs; the recipe's E where not given")] = None
+    epochs: Annotated[int | None, Field(ge=0, description="fine-tuning epochs; default: training.epochs")] = None
 
     def personal(self, client: Client, down: Message, up: Message) -> nn.Module:
         if self.epochs is None:

@@ -37,16 +37,18 @@ class FedFomo(Method):
     family: ClassVar[str] = "collaboration"
     reported: ClassVar[Which] = "personal"
 
-    models: Annotated[int, Field(ge=1, le=10_000, description="M, models a client weighs, its own among them")] = 5
-    validation: Annotated[float, Field(ge=0, le=0.9, description="share of the data kept for weighing models")] = 0.2
-    epsilon: Annotated[float, Field(ge=0, le=1, description="chance of a random peer in the first round")] = 0.3
-    epsilon_decay: Annotated[float, Field(ge=0, le=1, description="by how much epsilon falls each round")] = 0.05
+    models: Annotated[
+        int, Field(ge=1, le=10_000, description="M, number of models a client weights, its own included")
+    ] = 5
+    validation: Annotated[float, Field(ge=0, le=0.9, description="share of the data held out to weight models")] = 0.2
+    epsilon: Annotated[float, Field(ge=0, le=1, description="probability of a random peer in the first round")] = 0.3
+    epsilon_decay: Annotated[float, Field(ge=0, le=1, description="decrease of epsilon per round")] = 0.05
 
     def setup(self, server: Server) -> None:
         if server.task.clients > MOST_CLIENTS:
             raise ConfigError(
-                f"method fedfomo: it keeps an affinity for every pair of clients, and {server.task.clients:,} clients "
-                f"would take {4 * server.task.clients**2 / 1e9:,.0f} GB; it is for up to {MOST_CLIENTS:,}"
+                f"method fedfomo: it keeps an affinity for every pair of clients; {server.task.clients:,} clients "
+                f"would need {4 * server.task.clients**2 / 1e9:,.0f} GB; the maximum is {MOST_CLIENTS:,} clients"
             )
         server.state["affinity"] = torch.eye(server.task.clients)
 
@@ -153,7 +155,7 @@ class FedFomo(Method):
         server.state["affinity"] = affinity
 
     def newcomer(self) -> Newcomer:
-        return Newcomer("models of M - 1 random clients, weighed on its samples as a participant weighs them")
+        return Newcomer("models of M - 1 random clients, weighted on its samples as for a participant")
 
     def welcome(self, server: Server, hello: Message | None = None) -> Message:
         known = [j for j in range(server.task.clients) if f"model {j}" in server.state]

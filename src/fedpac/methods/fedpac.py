@@ -53,14 +53,14 @@ class FedPAC(FedRep):
     alignment: Annotated[bool, Field(description="align features with the global centroids (FA)")] = True
     collaboration: Annotated[bool, Field(description="combine the heads (CC)")] = True
     covariance: Annotated[Covariance, Field(description="the feature covariance of Theorem 1")] = "identity"
-    centre: Annotated[bool, Field(description="zero-centre the features for the weights (Assumption 2)")] = False
-    ridge: Annotated[float, Field(ge=0, description="regularises a covariance before it is inverted")] = 1e-3
+    centre: Annotated[bool, Field(description="zero-centre the features before computing weights (Assumption 2)")] = (
+        False
+    )
+    ridge: Annotated[float, Field(ge=0, description="regularisation of a covariance before it is inverted")] = 1e-3
     cutoff: Annotated[float, Field(ge=0, lt=1, description="smaller weights are set to zero")] = 1e-3
-    most_weight: Annotated[
-        float, Field(gt=0, le=1, description="the most that one client's statistics may win it in another's head")
-    ] = 1.0
+    most_weight: Annotated[float, Field(gt=0, le=1, description="maximum weight of one client in another's head")] = 1.0
     summed_centroids: Annotated[
-        bool, Field(description="send centroids as sums that the server need not read: with encryption it cannot")
+        bool, Field(description="send centroids as sums, so that an encrypted server need not read them")
     ] = False
 
     def setup(self, server: Server) -> None:
@@ -71,8 +71,7 @@ class FedPAC(FedRep):
         head = server.state.get(f"head.{client}", server.state["head"])
         if "centroids" not in server.state:  # the first round: there is nothing to align with yet
             return Message(w=server.weights("w"), head=head)
-        shares = {"shares": server.tensor("shares")} if self.summed_centroids else {}
-        return Message(w=server.weights("w"), head=head, centroids=server.weights("centroids"), **shares)
+        return Message(w=server.weights("w"), head=head, centroids=server.weights("centroids"))
 
     def assemble(self, client: Client, down: Message) -> Weights:
         return {**down.weights("w"), **down.weights("head")}
@@ -80,16 +79,21 @@ class FedPAC(FedRep):
     def local(self, client: Client, down: Message) -> Message:
         w = self.assemble(client, down)
         z = self.look(client, w, "head")
-        statistics = self.statistics(client, z)
+        statistics = {"statistics": self.statistics(client, z)} if self.sends_statistics else {}
         w = self.head_then_body(client, w, z, self.body_loss(client, down, z))
         centroids = local_centroids(self.look(client, w, "centroids"), client.train_set[1], client.classes)
         return Message(
             w=section(w, "body"),
             head=section(w, "head"),
-            statistics=statistics,
-            centroids={"sums": shares_of_sums(centroids)} if self.summed_centroids else centroids.to_tensors(),
+            centroids=shares_of_sums(centroids) if self.summed_centroids else centroids.to_tensors(),
             n=client.n,
+            **statistics,
         )
+
+    @property
+    def sends_statistics(self) -> bool:
+        """Heads are combined by them; a server that reads centroids gets them in any case, as it always did."""
+        return self.collaboration or not self.summed_centroids
 
     def statistics(self, client: Client, z: Tensor) -> Weights:
         whole = self.covariance != "identity"
@@ -99,19 +103,22 @@ class FedPAC(FedRep):
         if not self.alignment or self.lam == 0 or "centroids" not in down:
             return cross_entropy
         sent = down.weights("centroids")
-        summed = self.summed_centroids
-        shared = centroids_of_sums(sent["sums"], down.tensor("shares")) if summed else Centroids.from_tensors(sent)
+        shared = centroids_of_sums(**sent) if self.summed_centroids else Centroids.from_tensors(sent)
         own = local_centroids(z, client.train_set[1], client.classes)  # for a class nobody has sent yet
         return aligned_cross_entropy(self.lam, alignment_targets(shared, own))
 
     def replies(self, server: Server, client: int, down: Message) -> Description:
         task = server.task
-        summed = {"sums": class_means(task.classes, task.features, task.dtype)} if self.summed_centroids else None
-        own = {
-            "head": like(section(task.initial, "head"), task.buffers),
-            "centroids": summed or centroids_like(server, "centroids"),
+        summed = {
+            "sums": class_means(task.classes, task.features, task.dtype),
+            "shares": TensorLike(task.dtype, (task.classes,), -HUGE, HUGE),
         }
-        return {**super().replies(server, client, down), **own, **self.introduction(server)}
+        own: Description = {
+            "head": like(section(task.initial, "head"), task.buffers),
+            "centroids": summed if self.summed_centroids else centroids_like(server, "centroids"),
+        }
+        statistics = self.introduction(server) if self.sends_statistics else {}
+        return {**super().replies(server, client, down), **own, **statistics}
 
     def sums(self) -> tuple[str, ...]:
         return ("w", "head", "centroids") if self.summed_centroids else ("w", "head")
@@ -122,8 +129,10 @@ class FedPAC(FedRep):
                 f"method {self.name}: differential privacy needs method.summed_centroids = true and "
                 "method.covariance = 'identity', so that less must be hidden"
             )
-        kinds: dict[str, Kind] = {"head": "each", "statistics": "statistics", "centroids": "sum"}
-        return {**super().protects(), **kinds}
+        heads: dict[str, Kind] = (
+            {"head": "each", "statistics": "statistics"} if self.collaboration else {"head": "kept"}
+        )
+        return {**super().protects(), **heads, "centroids": "centroids"}
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         super().merge(server, replies)
@@ -140,9 +149,7 @@ class FedPAC(FedRep):
     def merge_centroids(self, server: Server, replies: dict[int, Message]) -> None:
         """eq. (c). As sums, a class that nobody had in this round has none: its clients align with their own."""
         if self.summed_centroids:
-            counts = torch.stack([up.weights("statistics")["counts"] for up in replies.values()]).sum(0).double()
             server.state["centroids"] = average_of(replies, "centroids")
-            server.state["shares"] = counts / counts.sum()
             return
         centroids = global_centroids([Centroids.from_tensors(up.weights("centroids")) for up in replies.values()])
         if "centroids" in server.state:
@@ -182,7 +189,7 @@ class FedPAC(FedRep):
         ids = [int(name.removeprefix("phi.")) for name in server.state if name.startswith("phi.")]
         if not ids:
             raise RunError(
-                f"FedPAC combines a newcomer's head from the heads and statistics of the last round, and after round "
+                f"FedPAC combines a newcomer's head from the heads and statistics of the last round; after round "
                 f"{server.round} there are none here; one more round brings them ('fedpac resume RUN --rounds "
                 f"{server.round + 1}')"
             )

@@ -25,7 +25,9 @@ class FedPACPlus(FedPAC):
     title: ClassVar[str] = "FedPAC+"
 
     momentum: Annotated[float, Field(ge=0, lt=1, description="server momentum of the body")] = 0.5
-    rate: Annotated[float, Field(gt=0, le=100, description="learning rate of the body, in those of the recipe")] = 2.0
+    rate: Annotated[
+        float, Field(gt=0, le=100, description="learning rate of the body, as a multiple of training.lr")
+    ] = 2.0
     augmented: Annotated[bool, Field(description="statistics, head and centroids from augmented images")] = True
 
     def optimizer(self) -> Optimizer | None:

@@ -24,14 +24,12 @@ class FedRep(FedAvg):
     family = "decoupling"
     shared: ClassVar[Section] = "body"
 
-    head_epochs: Annotated[int, Field(ge=0, description="passes over the data for the head")] = 1
+    head_epochs: Annotated[int, Field(ge=0, description="epochs for the head")] = 1
     head_lr: Annotated[float, Field(gt=0, description="learning rate of the head")] = 0.1
-    body_epochs: Annotated[int | None, Field(ge=0, description="passes for the body; the recipe's E if not given")] = (
-        None
-    )
+    body_epochs: Annotated[int | None, Field(ge=0, description="epochs for the body; default: training.epochs")] = None
 
     augmented: Annotated[
-        bool, Field(description="what looks at features without training the body sees augmented images, too")
+        bool, Field(description="use augmented images for features, too, not just to train the body")
     ] = False
 
     def fit(self, client: Client, w: Weights, down: Message) -> Weights:

@@ -34,7 +34,7 @@ class HypCluster(Method):
     averages: ClassVar[bool] = True
 
     k: Annotated[int, Field(ge=1, le=1000, description="number of clusters")] = 3
-    init: Annotated[Literal["random", "farthest"], Field(description="how the clusters start")] = "random"
+    init: Annotated[Literal["random", "farthest"], Field(description="how clusters are initialised")] = "random"
 
     def setup(self, server: Server) -> None:
         task = server.task

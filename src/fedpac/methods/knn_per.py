@@ -32,10 +32,10 @@ class KNNPer(FedAvg):
     k: Annotated[int, Field(ge=1, le=100_000, description="neighbours")] = 10
     lam: Annotated[
         Share | Annotated[tuple[Share, ...], Field(min_length=1)],
-        Field(description="weight of the neighbours: a number, or several to choose from"),
+        Field(description="weight of the neighbours: a number, or several candidates"),
     ] = (0.5, 0.6, 0.7, 0.8)
-    scale: Annotated[float, Field(gt=0, description="sigma, how slowly a neighbour's vote fades with distance")] = 1.0
-    capacity: Annotated[float, Field(gt=0, le=1, description="share of the training samples that is remembered")] = 1.0
+    scale: Annotated[float, Field(gt=0, description="sigma, how slowly a neighbour's vote decays with distance")] = 1.0
+    capacity: Annotated[float, Field(gt=0, le=1, description="share of the training samples kept in memory")] = 1.0
 
     def received(self, client: Client, down: Message) -> nn.Module:
         return self.predictor(client, client.with_weights(down.weights("w")))

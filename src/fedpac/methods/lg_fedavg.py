@@ -29,7 +29,7 @@ class LGFedAvg(FedAvg):
     shared: ClassVar[Section] = "head"
     revision: ClassVar[int] = 2  # the server keeps body and head apart
 
-    warm_start_rounds: Annotated[int, Field(ge=0, description="rounds of plain FedAvg before the bodies part")] = 0
+    warm_start_rounds: Annotated[int, Field(ge=0, description="rounds of plain FedAvg before bodies become local")] = 0
 
     def setup(self, server: Server) -> None:
         super().setup(server)
@@ -77,7 +77,7 @@ class LGFedAvg(FedAvg):
         server.state["parted"] = torch.cat([parted, parted.new_zeros(server.task.clients - before)])
 
     def newcomer(self) -> Newcomer:
-        return Newcomer("the head, and the body that all began with; it trains for one round by itself")
+        return Newcomer("the head and the common initial body; it trains them alone for one round")
 
     def welcome(self, server: Server, hello: Message | None = None) -> Message:
         return Message(w=self.whole(server))

@@ -27,7 +27,7 @@ class MOON(FedAvg):
     title: ClassVar[str] = "MOON"
     family: ClassVar[str] = "one global model"
 
-    mu: Annotated[float, Field(ge=0, le=1e6, description="strength of the contrast")] = 1.0
+    mu: Annotated[float, Field(ge=0, le=1e6, description="strength of the contrastive loss")] = 1.0
     tau: Annotated[float, Field(gt=0, le=1e3, description="temperature")] = 0.5
 
     def local(self, client: Client, down: Message) -> Message:

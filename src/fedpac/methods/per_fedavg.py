@@ -31,10 +31,12 @@ class PerFedAvg(FedAvg):
     reported: ClassVar[Which] = "personal"
 
     alpha: Annotated[
-        float | None, Field(gt=0, le=100, description="rate of the adaptation; the recipe's if not given")
+        float | None, Field(gt=0, le=100, description="learning rate of the adaptation; default: training.lr")
     ] = None
-    first_order: Annotated[bool, Field(description="take the adapted gradient as it is")] = True
-    adapt_epochs: Annotated[int, Field(ge=1, le=1000, description="passes over the data to adapt the model")] = 1
+    first_order: Annotated[bool, Field(description="first-order approximation: use the adapted gradient as it is")] = (
+        True
+    )
+    adapt_epochs: Annotated[int, Field(ge=1, le=1000, description="epochs to adapt the model")] = 1
 
     def fit(self, client: Client, w: Weights, down: Message) -> Weights:
         return train(client, w, loss=after_a_step(self.rate(client), self.first_order))

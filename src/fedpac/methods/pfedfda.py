@@ -45,13 +45,15 @@ class PFedFDA(FedAvg):
     shared: ClassVar[Section] = "body"
 
     ridge: Annotated[float, Field(gt=0, le=1e6, description="keeps the covariance from being singular")] = 0.01
-    grid: Annotated[int, Field(ge=1, le=1000, description="steps of b, the client's share in its own estimates")] = 10
+    grid: Annotated[
+        int, Field(ge=1, le=1000, description="grid steps for b, the weight of the client's own estimate")
+    ] = 10
 
     def setup(self, server: Server) -> None:
         super().setup(server)
         task = server.task
         if task.features is None:
-            raise ConfigError("method pfedfda must know the length of the features: give the task a sample of its data")
+            raise ConfigError("method pfedfda needs the feature dimension: give the task a data sample")
         means = torch.rand(task.classes, task.features, generator=server.stream("means"), dtype=torch.float64)
         server.state["gaussian"] = Gaussian(means, torch.eye(task.features, dtype=torch.float64)).to_tensors()
 
@@ -125,7 +127,7 @@ class PFedFDA(FedAvg):
         return self.predictor(client, self.assemble(client, up), Gaussian.of(up))
 
     def newcomer(self) -> Newcomer:
-        common = "the body and everybody's Gaussian model"
+        common = "the body and the global Gaussian model"
         return Newcomer(f"{common}, mixed with its own estimate", common)
 
     def welcome(self, server: Server, hello: Message | None = None) -> Message:

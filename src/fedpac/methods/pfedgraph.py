@@ -34,8 +34,10 @@ class PFedGraph(Method):
     title: ClassVar[str] = "pFedGraph"
     family: ClassVar[str] = "collaboration"
 
-    strength: Annotated[float, Field(gt=0, le=1e6, description="alpha, how near weights stay to sample sizes")] = 0.8
-    lam: Annotated[float, Field(ge=0, le=1e6, description="pull to the direction of the received model")] = 0.01
+    strength: Annotated[float, Field(gt=0, le=1e6, description="alpha, how close the weights stay to sample sizes")] = (
+        0.8
+    )
+    lam: Annotated[float, Field(ge=0, le=1e6, description="pull towards the direction of the received model")] = 0.01
 
     def setup(self, server: Server) -> None:
         server.state["w"] = server.task.initial

@@ -41,13 +41,13 @@ class PFedHN(Method):
 
     lr: Annotated[float, Field(gt=0, le=100, description="learning rate of the server")] = 0.01
     client_lr: Annotated[float, Field(gt=0, le=100, description="learning rate of the clients")] = 0.01
-    steps: Annotated[Literal["sequential", "mean"], Field(description="client after client, or all at once")] = (
+    steps: Annotated[Literal["sequential", "mean"], Field(description="one client after another, or all at once")] = (
         "sequential"
     )
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum of the server, kept across rounds")] = 0.9
-    weight_decay: Annotated[float, Field(ge=0, le=1, description="decay on the server")] = 1e-3
-    clip: Annotated[float, Field(gt=0, description="largest norm of one client's gradient on the server")] = 50.0
-    embedding: Annotated[int | None, Field(ge=1, description="length of e_i; 1 + N/4 where not given")] = None
+    weight_decay: Annotated[float, Field(ge=0, le=1, description="weight decay on the server")] = 1e-3
+    clip: Annotated[float, Field(gt=0, description="maximum norm of one client's gradient on the server")] = 50.0
+    embedding: Annotated[int | None, Field(ge=1, description="length of e_i; default: 1 + N/4")] = None
     hidden: Annotated[int, Field(ge=1, description="width of the trunk")] = 100
     layers: Annotated[int, Field(ge=0, description="hidden layers of the trunk after its first")] = 3
 
@@ -156,7 +156,7 @@ class PFedHN(Method):
         server.state.update(e=e, e_velocity=torch.cat([velocity, velocity.new_zeros(more, velocity.shape[1])]))
 
     def newcomer(self) -> Newcomer:
-        return Newcomer(*2 * ["the model that H writes for the mean of all embeddings"])
+        return Newcomer(*2 * ["the model that the hyper-network generates for the mean of all embeddings"])
 
     def welcome(self, server: Server, hello: Message | None = None) -> Message:
         return self.written(server, server.tensor("e").mean(0))

@@ -35,14 +35,16 @@ class PFedMe(FedAvg):
     reported: ClassVar[Which] = "personal"
     revision: ClassVar[int] = 2  # R is all batches of E epochs
 
-    lam: Annotated[float, Field(gt=0, le=1e6, description="lambda, strength of the pull to the global model")] = 10.0
+    lam: Annotated[float, Field(gt=0, le=1e6, description="lambda, strength of the pull towards the global model")] = (
+        10.0
+    )
     steps: Annotated[int, Field(ge=1, le=10_000, description="K, SGD steps on each mini-batch")] = 5
     local_rounds: Annotated[
-        int | None, Field(ge=1, le=1_000_000, description="R, mini-batches each round; all of E epochs if not given")
+        int | None, Field(ge=1, le=1_000_000, description="R, mini-batches per round; default: all of E epochs")
     ] = None
-    lr: Annotated[float | None, Field(gt=0, description="rate of theta; the recipe's where not given")] = None
-    eta: Annotated[float | None, Field(gt=0, description="rate of w; the recipe's where not given")] = None
-    beta: Annotated[float, Field(gt=0, le=10, description="how far the global model moves to the average")] = 1.0
+    lr: Annotated[float | None, Field(gt=0, description="learning rate of theta; default: training.lr")] = None
+    eta: Annotated[float | None, Field(gt=0, description="learning rate of w; default: training.lr")] = None
+    beta: Annotated[float, Field(gt=0, le=10, description="how far the global model moves towards the average")] = 1.0
 
     def setup(self, server: Server) -> None:
         follow = (self.eta or server.task.recipe.lr) * self.lam

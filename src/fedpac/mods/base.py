@@ -67,7 +67,7 @@ class Passage:
             except StopIteration as done:
                 answer = done.value
             else:
-                raise MessageError("a mod yields twice; it passes a message on once")
+                raise MessageError("a mod yielded twice; it must pass a message on exactly once")
         return answer
 
 

@@ -80,7 +80,7 @@ class Encrypted(Payload):
         if not isinstance(other, Encrypted):
             return NotImplemented
         if (self.key, self.layout) != (other.key, other.layout):
-            raise MessageError("weights that are encrypted with different keys, or differ in shape, cannot be added")
+            raise MessageError("weights encrypted with different keys or of different shapes cannot be added")
         return self._with(one + two for one, two in zip(self.vectors, other.vectors, strict=True))
 
     def _with(self, vectors: Iterator[Any]) -> "Encrypted":
@@ -128,7 +128,7 @@ class Ckks(Mod):
     def _key(self) -> SiteKey:
         if self.site is None:
             raise MessageError(
-                "this run is encrypted, and this site has no key: --ckks ckks.key, as 'fedpac certs --ckks' makes it"
+                "this run is encrypted, but this site has no key: --ckks ckks.key, created by 'fedpac certs --ckks'"
             )
         return SiteKey.of(self.site, self.parameters)
 
@@ -154,10 +154,10 @@ class Ckks(Mod):
             return part
         sealed = self._read(part, key.context)
         if sealed.key != key.name:
-            raise MessageError(f"'{name}' was encrypted with another key than this site's: all sites need the same one")
+            raise MessageError(f"'{name}' was not encrypted with this site's key: all sites need the same one")
         values = np.concatenate([np.zeros(0), *(vector.decrypt() for vector in sealed.vectors)])
         if not np.abs(values).max(initial=0.0) <= 4 * self.parameters.largest:
-            raise MessageError(f"'{name}' makes no sense when it is decrypted: a site has sent damaged ciphertexts")
+            raise MessageError(f"'{name}' decrypts to garbage: a site has sent damaged ciphertexts")
         return {**sealed.layout.split(torch.from_numpy(values)), **sealed.readable}
 
     def restored(self, part: Part, fresh: bool = False) -> Part:
@@ -181,21 +181,21 @@ class Ckks(Mod):
                 min(self.parameters.slots, layout.size - at) for at in range(0, layout.size, self.parameters.slots)
             ]
             if len(sizes) != len(counts) or min(sizes, default=1) < 1 or sum(sizes) != len(data):
-                raise ValueError(f"{len(sizes)} ciphertexts, where {len(counts)} are needed")
+                raise ValueError(f"{len(sizes)} ciphertexts; expected {len(counts)}")
             ends = np.cumsum([0, *sizes])
             read = library("tenseal", "privacy").ckks_vector_from
             vectors = [read(context(), data[at:end]) for at, end in pairwise(ends)]
             for vector, count in zip(vectors, counts, strict=True):
                 self._check(vector, count, fresh)
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
-            raise MessageError(f"ciphertexts that are not what this run's parameters ask for: {error}") from None
+            raise MessageError(f"ciphertexts do not match this run's parameters: {error}") from None
         return Encrypted(vectors, layout, weights, key)
 
     def _check(self, vector: Any, count: int, fresh: bool) -> None:
         (ciphertext,) = vector.ciphertext()
         left = ciphertext.coeff_modulus_size()
         if vector.size() != count or ciphertext.size() != 2 or ciphertext.is_transparent():
-            raise ValueError(f"a ciphertext of {vector.size()} values, where {count} are expected")
+            raise ValueError(f"a ciphertext of {vector.size()} values; expected {count}")
         if not (1 <= left <= self.parameters.depth + 1) or (fresh and left <= self.parameters.depth):
             raise ValueError(f"a ciphertext with room for {left - 1} multiplications")
         if not 0.9 < ciphertext.scale / self.parameters.scale < 1.1 or (

@@ -119,7 +119,7 @@ class SiteKey:
                 known = context.has_secret_key() and context.global_scale == self.parameters.scale
                 ring = context.seal_context().data.key_context_data().parms().poly_modulus_degree()
             except (ValueError, RuntimeError, TypeError) as error:
-                raise ConfigError(f"the CKKS key is damaged ({error}); 'fedpac certs --ckks' makes one") from None
+                raise ConfigError(f"the CKKS key is damaged ({error}); create one with 'fedpac certs --ckks'") from None
             if not known or ring != RING:
                 raise ConfigError(
                     f"the CKKS key was made for another number of sites than {self.parameters.clients}, whose "

@@ -44,7 +44,7 @@ class TopK(Mod):
         flat = flattened(before)
         index, value = sparse[INDEX].long(), sparse.get(VALUE)
         if value is None or index.shape != value.shape or index.dim() != 1:
-            raise MessageError(f"the message part '{name}' has no value for each index")
+            raise MessageError(f"the message part '{name}' does not have one value per index")
         if len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(flat):
             raise MessageError(f"the message part '{name}' has an index outside 0 to {len(flat) - 1}")
         flat = flat.index_add(0, index, value.to(flat.dtype))

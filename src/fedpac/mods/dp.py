@@ -9,10 +9,12 @@ clients, since the seed that chooses them is known.
 """
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,12 +25,15 @@ from fedpac.message import Message, Part, Weights
 from fedpac.mods.base import Context, Mod, Way
 from fedpac.randomness import torch_stream
 
-Kind: TypeAlias = Literal["average", "sum", "each", "statistics", "public", "empty"]
+Kind: TypeAlias = Literal["average", "centroids", "each", "kept", "statistics", "public", "empty"]
 Adder: TypeAlias = Literal["server", "clients together", "each client"]
+Draw: TypeAlias = Callable[[tuple[int, ...]], Tensor]  # standard normal numbers of this shape
 SPENT, CLIP, VOTES = "dp spent", "dp clip", "dp votes"  # what the server remembers
 VOTE = "dp vote"  # in a reply: whether the client's change was short enough
 CALM = 10.0  # times more noise on votes than on models: their average is over one number each
 PACE, QUANTILE = 0.2, 0.5  # of adaptive clipping (Andrew et al., NeurIPS 2021)
+AVERAGED, FREE = ("average", "centroids"), ("kept", "public", "empty")
+DROWNED = 2.0  # a class whose share is less than so many deviations of its noise counts as absent
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,9 @@ class Dp(Mod):
 
     kinds    average      change of the model, of which the server takes one average over all replies
              each         change of the model, which reaches others by itself or in sums of its own
-             sum          a vector of norm up to F, averaged        statistics   class means, counts and variance
+             centroids    class means times class shares, and the shares: averaged
+             statistics   class means, counts and variance, which the server uses one by one
+             kept         what only its own client gets back: noise hides it only from a server nobody trusts
              public       not protected: numbers of samples         empty        nothing is there
     adder    who adds the noise: a trusted server; clients, a share each, to sums that the server cannot read; or each
              client as much as it needs by itself
@@ -64,11 +71,8 @@ class Dp(Mod):
         answer = yield Message(**{**message, **clip})
         parts = dict(answer)
         if self.adaptive:
-            vote = answer.number(VOTE)
-            if vote not in (0.0, 1.0):
-                raise MessageError(f"'{VOTE}' is {vote:g}, neither 0 nor 1")
+            self._count(answer.number(VOTE), context)
             del parts[VOTE]
-            self._count(vote, context)
         if self.adder == "server":
             parts = self._noised(parts, self._clip(context.state), context, "at the server")
         return Message(**parts)
@@ -76,18 +80,20 @@ class Dp(Mod):
     def at_client(self, message: Message, context: Context) -> Way:
         given = {name: part for name, part in message.items() if name != CLIP}
         clip = min(message.number(CLIP), self.clip * 1e3) if self.adaptive else self.clip
+        for name in given.keys() & {name for name, kind in self.treated.items() if kind == "centroids"}:
+            given[name] = without_drowned(cast(Weights, given[name]), self._share * self.noise / math.sqrt(self.cohort))
         answer = yield Message(**given)
         if unknown := sorted(answer.keys() - self.kinds.keys()):
             raise MessageError(f"the reply has '{unknown[0]}', which differential privacy does not cover")
         parts: dict[str, Part] = {}
         longest = 0.0
         for name, part in answer.items():
-            kind = self.kinds[name]
+            kind = self.treated[name]
             if kind in ("average", "each"):
                 parts[name], length = cut_change(cast(Weights, given[name]), cast(Weights, part), clip)
                 longest = max(longest, length)
-            elif kind == "sum":
-                parts[name] = cut(cast(Weights, part), self.features)
+            elif kind == "centroids":
+                parts[name] = cut_centroids(cast(Weights, part), self.features)
             elif kind == "statistics":
                 parts[name] = cut_statistics(cast(Weights, part), self.features)
             elif kind == "empty" and part != {}:
@@ -98,37 +104,49 @@ class Dp(Mod):
             parts[VOTE] = float(longest <= clip)
         if self.adder != "server":
             parts = self._noised(parts, clip, context, "at the client")
+            if self.adaptive:  # nobody encrypts it, so that it needs all of its noise
+                parts[VOTE] = cast(float, parts[VOTE]) + self._noise_of_vote(context)
         return Message(**parts)
 
+    @property
+    def treated(self) -> dict[str, Kind]:
+        """A server that nobody trusts sees what only its client gets back, so it is treated like the rest."""
+        exposed = self.adder == "each client"
+        return {name: "each" if kind == "kept" and exposed else kind for name, kind in self.kinds.items()}
+
+    @property
+    def _share(self) -> float:
+        """Of an average's noise that each reply carries."""
+        return 1.0 if self.adder == "each client" else 1 / math.sqrt(self.cohort)
+
     def _noised(self, parts: Mapping[str, Part], clip: float, context: Context, where: str) -> dict[str, Part]:
-        share = 1.0 if self.adder == "each client" else 1 / math.sqrt(self.cohort)
         noised = dict(parts)
-        for name, kind in [(name, kind) for name, kind in self.kinds.items() if name in parts]:
-            stream = self._stream(f"dp {name} {where}", context)
+        for name, kind in [(name, kind) for name, kind in self.treated.items() if name in parts]:
+            draw = self._draw(f"dp {name} {where}", context)
             part = cast(Weights, parts[name])
             if kind == "average":
-                noised[name] = with_noise(part, share * self.noise * clip, stream)
+                noised[name] = with_noise(part, self._share * self.noise * clip, draw)
             elif kind == "each":
-                noised[name] = with_noise(part, self.noise * clip, stream)
-            elif kind == "sum":
-                noised[name] = with_noise(part, share * self.noise * self.features, stream)
+                noised[name] = with_noise(part, self.noise * clip, draw)
+            elif kind == "centroids":
+                noised[name] = noisy_centroids(part, self._share * self.noise, self.features, draw)
             elif kind == "statistics":
-                noised[name] = noisy_statistics(part, self.noise, self.features, stream)
+                noised[name] = noisy_statistics(part, self.noise, self.features, draw)
         return noised
 
-    def _stream(self, purpose: str, context: Context) -> torch.Generator:
-        if self.seed is None:
-            generator = torch.Generator()
-            generator.seed()  # from the operating system
-            return generator
-        return torch_stream(self.seed, purpose, context.client, context.round)
+    def _draw(self, purpose: str, context: Context) -> Draw:
+        return (
+            secret_normal
+            if self.seed is None
+            else drawn_from(torch_stream(self.seed, purpose, context.client, context.round))
+        )
 
     # --- what was spent -------------------------------------------------------------------------------------------
 
     @property
     def released(self) -> int:
         """How many Gaussian mechanisms one client takes part in when it takes part in a round."""
-        return sum(kind not in ("public", "empty") for kind in self.kinds.values())
+        return sum(kind not in FREE for kind in self.treated.values())
 
     @property
     def cost(self) -> float:
@@ -151,7 +169,7 @@ class Dp(Mod):
             self._adapt(memory)
 
     def _cost_of(self, share: float, together: float) -> float:
-        averaged = sum(kind in ("average", "sum") for kind in self.kinds.values())
+        averaged = sum(kind in AVERAGED for kind in self.kinds.values())
         alone = self.released - averaged
         if not self.released:
             return 0.0
@@ -195,10 +213,15 @@ class Dp(Mod):
         return float(cast(float, memory.get(CLIP, self.clip)))
 
     def _count(self, vote: float, context: Context) -> None:
+        if self.adder == "server":
+            if vote not in (0.0, 1.0):
+                raise MessageError(f"'{VOTE}' is {vote:g}, neither 0 nor 1")
+            vote += self._noise_of_vote(context) / math.sqrt(self.cohort)
         votes = cast(Tensor, context.state.get(VOTES, torch.zeros(2, dtype=torch.float64)))
-        noise = torch.randn((), generator=self._stream("dp vote", context), dtype=torch.float64)
-        hidden = vote - 0.5 + 0.5 * CALM * self.noise * float(noise) / math.sqrt(self.cohort)
-        context.state[VOTES] = votes + torch.tensor([hidden, 1.0], dtype=torch.float64)
+        context.state[VOTES] = votes + torch.tensor([vote - 0.5, 1.0], dtype=torch.float64)
+
+    def _noise_of_vote(self, context: Context) -> float:
+        return 0.5 * CALM * self.noise * float(self._draw("dp vote", context)(()))
 
     def _adapt(self, memory: dict[str, Part]) -> None:
         hidden, voters = cast(Tensor, memory.pop(VOTES, torch.zeros(2))).tolist()
@@ -236,19 +259,48 @@ def cut_change(before: Weights, after: Weights, clip: float) -> tuple[Weights, f
     return {name: t + factor * change[name] if name in change else t for name, t in before.items()}, length
 
 
-def cut(weights: Weights, most: float) -> Weights:
-    length = length_of(weights)
-    factor = min(1.0, most / length) if length else 1.0
-    return {name: factor * t if t.is_floating_point() else t for name, t in weights.items()}
+def drawn_from(stream: torch.Generator) -> Draw:
+    """Noise that can be drawn again."""
+    return lambda shape: torch.randn(shape, generator=stream, dtype=torch.float64)
 
 
-def with_noise(weights: Weights, deviation: float, stream: torch.Generator) -> Weights:
+def secret_normal(shape: tuple[int, ...]) -> Tensor:
+    """Noise from the operating system, by Box and Muller. A seeded generator will not do: torch's has 2^32 seeds, and
+    whoever tries them all finds the one that leaves a short vector."""
+    count = math.prod(shape)
+    random = np.frombuffer(os.urandom(16 * ((count + 1) // 2)), dtype=np.uint64).reshape(2, -1)
+    radius, turn = ((random >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    radius = np.sqrt(-2 * np.log(radius))
+    both = np.concatenate([radius * np.cos(2 * np.pi * turn), radius * np.sin(2 * np.pi * turn)])
+    return torch.from_numpy(both[:count].reshape(shape))
+
+
+def with_noise(weights: Weights, deviation: float, draw: Draw) -> Weights:
     return {
-        name: t + deviation * torch.randn(t.shape, generator=stream, dtype=torch.float64).to(t.dtype)
-        if t.is_floating_point()
-        else t
+        name: t + deviation * draw(tuple(t.shape)).to(t.dtype) if t.is_floating_point() else t
         for name, t in sorted(weights.items())
     }
+
+
+def cut_centroids(tensors: Weights, most: float) -> Weights:
+    """Sums of at most F, and shares, whose norm is at most 1 in any case."""
+    length = float(tensors["sums"].double().norm())
+    return {**tensors, "sums": tensors["sums"] * (min(1.0, most / length) if length else 1.0)}
+
+
+def noisy_centroids(tensors: Weights, noise: float, most: float, draw: Draw) -> Weights:
+    """sums / F and shares as one vector of norm up to sqrt(2) with noise."""
+    deviation = noise * math.sqrt(2)
+    sums, shares = (
+        with_noise({name: tensors[name]}, of * deviation, draw) for name, of in (("sums", most), ("shares", 1.0))
+    )
+    return {**sums, **shares}
+
+
+def without_drowned(tensors: Weights, noise: float) -> Weights:
+    """The averages again, without the shares of classes that noise may have made up."""
+    shares = tensors["shares"]
+    return {**tensors, "shares": torch.where(shares > DROWNED * math.sqrt(2) * noise, shares, 0.0)}
 
 
 def cut_statistics(tensors: Weights, most: float) -> Weights:
@@ -261,13 +313,13 @@ def cut_statistics(tensors: Weights, most: float) -> Weights:
     return {"counts": tensors["counts"], "means": means, "scatter": own.scatter.clamp(max=room)}
 
 
-def noisy_statistics(tensors: Weights, noise: float, most: float, stream: torch.Generator) -> Weights:
+def noisy_statistics(tensors: Weights, noise: float, most: float, draw: Draw) -> Weights:
     """h / F, p and V / F^2 as one vector of norm up to sqrt(3) with noise, and statistics that fit what came out."""
     own = FeatureStatistics.from_tensors(tensors)
     deviation = noise * math.sqrt(3)
 
     def drawn(*shape: int) -> Tensor:
-        return deviation * torch.randn(shape, generator=stream, dtype=torch.float64)
+        return deviation * draw(shape)
 
     h = own.h + most * drawn(*own.h.shape)
     counts = whole_shares(own.p + drawn(len(own.p)), int(own.n))

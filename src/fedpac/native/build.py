@@ -65,7 +65,7 @@ def _state() -> tuple[ctypes.CDLL | None, str]:
             raise BuildError("switched off by FEDPAC_NATIVE=0")
         return _load(), ""
     except (BuildError, OSError) as error:
-        _log.warning("native kernels unavailable, plain torch is used and is slower: %s", error)
+        _log.warning("native kernels are unavailable; falling back to plain torch, which is slower: %s", error)
         return None, str(error)
 
 
@@ -119,7 +119,7 @@ def _load() -> ctypes.CDLL:
     danger = _danger(folder)
     if not danger:
         return ctypes.CDLL(str(_build(folder)))
-    _log.warning("%s: kernels are built anew for this process; set FEDPAC_CACHE to a folder of your own", danger)
+    _log.warning("%s: kernels are rebuilt for this process; set FEDPAC_CACHE to your own folder", danger)
     with tempfile.TemporaryDirectory(prefix="fedpac-") as private:  # once loaded, the file is no longer needed
         if danger := _danger(Path(private).resolve()):
             raise BuildError(danger)
@@ -135,7 +135,7 @@ def _danger(path: Path) -> str:
         others = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not _own_group(found.st_gid))
         # in a sticky folder such as /tmp others can add, but neither rename nor replace
         if others and not (place != path and found.st_mode & stat.S_ISVTX):
-            return f"{place} can be written to by other users"
+            return f"{place} is writable by other users"
     return ""
 
 

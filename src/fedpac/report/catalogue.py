@@ -30,7 +30,7 @@ def _row(name: str, data_dir: Path | None, download: bool, alone: bool) -> dict[
     entry = published(name)
     folder = datasets.data_root(data_dir) / name
     train, test = entry.images
-    status = "not here; --download fetches it"
+    status = "not downloaded; use --download"
     if download or datasets.present(name, data_dir):
         try:
             data = datasets.load(name, data_dir)

@@ -1,6 +1,6 @@
 """Runs side by side: a row for each experiment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,8 +40,8 @@ SPREAD_NOTE = (
     "Seconds and MB are those of a whole run."
 )
 SELECTED_NOTE = (
-    "Selected: test accuracy of the round that validation data chose. Best: of the best round on test data, which "
-    "nobody can know without looking at them."
+    "Selected: test accuracy in the round selected on validation data. Best: of the best round on test data, which "
+    "can only be known by looking at them."
 )
 WINS_NOTE = (
     "Beats Local-only: share of clients whose reported test accuracy is above that of their own Local-only model with "
@@ -51,15 +51,31 @@ WINS_NOTE = (
 
 def compare(runs: Sequence[RunData]) -> list[dict[str, str]]:
     """One row for each experiment; runs that differ in the seed alone are put together."""
-    if not runs:
-        raise RunError("there are no runs to compare")
+    _check_alike(runs)
     alone = [run for run in runs if run.method == "local"]
     return [_row(name, same, alone) for name, same in together(runs).items()]
 
 
+def _check_alike(runs: Sequence[RunData]) -> None:
+    if not runs:
+        raise RunError("there are no runs to compare")
+    for run in runs:
+        if run.metric != runs[0].metric:
+            raise RunError(
+                f"{runs[0].path} is judged by {runs[0].headline.title} and {run.path} by {run.headline.title}: they "
+                "cannot be compared"
+            )
+
+
 def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """The columns that any of the rows has something in."""
-    return {key: title for key, title in COMPARISON_COLUMNS.items() if any(row[key] for row in rows)}
+    unit = rows[0]["unit"] if rows else "%"
+    return {key: of_unit(title, unit) for key, title in COMPARISON_COLUMNS.items() if any(row[key] for row in rows)}
+
+
+def of_unit(title: str, unit: str) -> str:
+    """A column's title, where accuracy may be another metric; a share of the clients stays one."""
+    return title if title.startswith("beats") else title.replace("%", unit)
 
 
 def win_rate(run: RunData, alone: Sequence[RunData]) -> float | None:
@@ -91,13 +107,15 @@ def _row(label: str, runs: list[RunData], alone: Sequence[RunData]) -> dict[str,
     }
     for which in SPLITS:
         there = [run for run in runs if run.accuracy[which]]
-        row[which] = _spread([_scores(run, which, "final") for run in there])
-        row[f"{which}_best"] = _spread([_scores(run, which, "best") for run in there])
+        show = first.headline.show
+        row[which] = _spread([_scores(run, which, "final") for run in there], show)
+        row[f"{which}_best"] = _spread([_scores(run, which, "best") for run in there], show)
         chosen = there and all(run.selection(which) is not None for run in there)
-        row[f"{which}_selected"] = _spread([_scores(run, which, "selected") for run in there]) if chosen else ""
+        row[f"{which}_selected"] = _spread([_scores(run, which, "selected") for run in there], show) if chosen else ""
     reported = [run for run in runs if run.accuracy[run.reported]]
     worst = [summarise(run)[run.reported]["final"]["worst_decile"] for run in reported]
-    row["worst"] = f"{100 * np.mean(worst):.1f}" if worst else "-"
+    row["worst"] = first.headline.show(float(np.mean(worst)), 1) if worst else "-"
+    row["unit"] = first.headline.unit
     rates = [rate for run in runs if (rate := win_rate(run, alone)) is not None]
     row["wins"] = f"{100 * np.mean(rates):.0f}" if rates else ""
     row["seconds"] = f"{np.mean([run.seconds for run in runs]):.1f}"
@@ -114,34 +132,31 @@ def _scores(run: RunData, which: Which, when: When) -> Floats:
     return run.scored(which, run.evaluated_round(which, when))
 
 
-def _spread(runs: list[Floats]) -> str:
+def _spread(runs: list[Floats], show: Callable[[float], str]) -> str:
     """Over clients of the one run there is; else over runs, estimated as that of all seeds."""
     if not runs:
         return "-"
     if len(runs) == 1:
-        return f"{100 * runs[0].mean():.2f} ± {100 * runs[0].std():.2f}"
+        return f"{show(float(runs[0].mean()))} ± {show(float(runs[0].std()))}"
     means = np.array([accuracies.mean() for accuracies in runs])
-    return f"{100 * means.mean():.2f} ± {100 * means.std(ddof=1):.2f}"
+    return f"{show(float(means.mean()))} ± {show(float(means.std(ddof=1)))}"
 
 
 def notes(runs: Sequence[RunData]) -> list[str]:
     """What a reader of the table has to be told."""
     counted = {run.path for same in together(runs).values() for run in same}
     left_out = [
-        f"{run.path} is at round {_progress(run)} and left out: other seeds of it are finished."
+        f"{run.path} is at round {_progress(run)} and was skipped, since other seeds of it are finished."
         for run in runs
         if run.path not in counted
     ]
-    partial = [
-        f"{run.path}: means are over the clients that have a result, {n}." for run in runs if (n := _scored(run))
-    ]
+    partial = [f"{run.path}: means are over the clients with a result, {n}." for run in runs if (n := _scored(run))]
     chosen = [SELECTED_NOTE] if any(run.selection(which) for run in runs for which in run.splits) else []
     alone = [run for run in runs if run.method == "local"]
     wins = [WINS_NOTE] if any(win_rate(run, alone) is not None for run in runs) else []
+    named = [note.replace("accuracy", runs[0].headline.title) for note in (SPREAD_NOTE, *chosen, *wins)]
     return [
-        SPREAD_NOTE,
-        *chosen,
-        *wins,
+        *named,
         *left_out,
         *partial,
         *dict.fromkeys(f"* {run.dataset}: {run.note}" for run in runs if run.note),
@@ -169,10 +184,11 @@ def comparison_table(rows: Sequence[Mapping[str, str]], without: Sequence[str] =
             lines = [f"{row[which]} {mark}", *([f"selected {chosen.split()[0]}  "] if chosen else [])]
             short[which] = "\n".join([*lines, f"best {row[f'{which}_best'].split()[0]}  "])
         shown.append({**short, "bytes": f"{row['up']} / {row['down']}"})
+    unit = rows[0]["unit"]
     columns = {key: COMPARISON_COLUMNS[key] for key in ("method", "data", "rounds", "seeds") if key not in shared}
-    columns |= {"received": "received %", "personal": "personal %"}
+    columns |= {"received": f"received {unit}", "personal": f"personal {unit}"}
     last = {
-        "worst tenth": ("worst", "worst\ntenth %"),
+        "worst tenth": ("worst", f"worst\ntenth {unit}"),
         **({"beats Local-only": ("wins", "beats\nLocal %")} if any(row["wins"] for row in rows) else {}),
         "seconds": ("seconds", "seconds"),
         "MB": ("bytes", "MB\nup / down"),
@@ -184,6 +200,7 @@ def comparison_table(rows: Sequence[Mapping[str, str]], without: Sequence[str] =
 
 def exact_rows(runs: Sequence[RunData]) -> tuple[list[dict[str, str]], dict[str, str]]:
     """Every run's numbers at full precision, for a spreadsheet."""
+    _check_alike(runs)
     rows = []
     alone = [run for run in runs if run.method == "local"]
     for run in runs:
@@ -198,8 +215,6 @@ def exact_rows(runs: Sequence[RunData]) -> tuple[list[dict[str, str]], dict[str,
                             row |= {f"{which}_{when}_{part}_{metric}_{k}": repr(v) for k, v in over.items()}
         rate = win_rate(run, alone)
         rows.append(row | ({} if rate is None else {"beats_local": repr(rate)}))
-    if not rows:
-        raise RunError("there are no runs to compare")
     columns = {key: key for row in rows for key in row}
     return [{key: row.get(key, "") for key in columns} for row in rows], columns
 
@@ -248,7 +263,7 @@ def client_rows(runs: Sequence[RunData]) -> tuple[list[dict[str, str]], dict[str
                       if (split, part) == (which, "test") and metric in METRICS}  # fmt: skip
             for i, accuracy in enumerate(run.accuracy[which][t]):
                 about = {"method": label, "seed": str(run.seed), "round": f"{t} ({when})", "client": run.names[i]}
-                values = {"accuracy": "–" if np.isnan(accuracy) else f"{accuracy:.4f}"}
+                values = {run.metric: "–" if np.isnan(accuracy) else f"{accuracy:.4f}"}
                 values |= {metric: f"{of[i]:.4f}" if i in of else "–" for metric, of in tested.items()}
                 rows.append(about | values)
     columns = {key: key for row in rows for key in row}

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from fedpac.headlines import Headline
 from fedpac.report.bubbles import bubble_plot
 from fedpac.report.heatmaps import weight_heatmap, weight_heatmaps
 from fedpac.report.shown import Dot, Line, Sweep, curve_of
@@ -28,7 +29,8 @@ def accuracy_curves(runs: Sequence[RunData]) -> Figure:
     The reported one is drawn strong. Its band is the standard deviation over seeds where a method has several; for a
     run shown alone, over clients.
     """
-    lines = together(runs)
+    lines, headline = together(runs), runs[0].headline
+    lowest, highest = headline.factor * headline.least, float(headline.factor)
     look = looks([same[0].method for same in lines.values()])
     figure, axes = plt.subplots(figsize=(7.2, 4.2))
     banded = ""
@@ -45,16 +47,16 @@ def accuracy_curves(runs: Sequence[RunData]) -> Figure:
                 alpha=1 if reported else 0.6,
             )  # fmt: skip
             if band is not None and reported:
-                low, high = np.clip(means - band, 0, 100), np.clip(means + band, 0, 100)
+                low, high = (np.clip(edge, lowest, highest) for edge in (means - band, means + band))
                 axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
                 banded = "seeds" if len(same) > 1 else "clients"
     axes.set_xlabel("communication round")
     _whole_rounds(axes)
-    axes.set_ylabel("test accuracy, mean over clients (%)")
+    axes.set_ylabel(_mean_label(headline))
     axes.set_title(setting_title(runs), loc="left")
     axes.set_xlim(left=0)
     bottom, top = (float(limit) for limit in axes.viewLim.intervaly)
-    axes.set_ylim(max(bottom, 0), min(top, 101))
+    axes.set_ylim(max(bottom, lowest), min(top, 1.01 * highest))
     handles: list[Artist] = [
         Line2D([], [], color=colour, marker=marker, label=name)
         for name, (colour, marker) in zip(lines, look, strict=True)
@@ -64,6 +66,11 @@ def accuracy_curves(runs: Sequence[RunData]) -> Figure:
         handles.append(_band(banded))
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, handlelength=2.6)
     return figure
+
+
+def _mean_label(headline: Headline) -> str:
+    unit = f" ({headline.unit})" if headline.factor > 1 else ""
+    return f"test {headline.title}, mean over clients{unit}"
 
 
 def _whole_rounds(axes: Axes) -> None:
@@ -179,13 +186,13 @@ OF_THE_PAGE: dict[str, Callable[..., Figure]] = {
 
 def client_strip(runs: Sequence[RunData]) -> Figure:
     """Every client's final reported accuracy, one row of dots per method, sorted by mean; a bar marks the mean."""
-    lines = together(runs)
+    lines, headline = together(runs), runs[0].headline
     colours = [colour for colour, _ in looks([same[0].method for same in lines.values()])]
     scores: dict[str, Floats] = {}
     for name, same in lines.items():
         split = same[0].shown
         finals = [run.scored(split, run.evaluated_round(split, "final")) for run in same if run.accuracy[split]]
-        scores[f"{name} ({split})"] = 100 * np.concatenate(finals)
+        scores[f"{name} ({split})"] = headline.factor * np.concatenate(finals)
     ordered = sorted(scores, key=lambda name: float(scores[name].mean()))
     figure, axes = plt.subplots(figsize=(7.2, 1.1 + 0.55 * len(ordered)))
     for row, name in enumerate(ordered):
@@ -193,12 +200,14 @@ def client_strip(runs: Sequence[RunData]) -> Figure:
         colour = colours[list(scores).index(name)]
         axes.scatter(values, row + _beeswarm(values), s=22, color=colour, alpha=0.75, linewidths=0)
         axes.plot([values.mean()] * 2, [row - 0.33, row + 0.33], color="black", linewidth=1.6)
-        axes.annotate(f"{values.mean():.1f}", (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=10)
+        mean = headline.show(values.mean() / headline.factor, 1)
+        axes.annotate(mean, (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=10)
     axes.annotate("mean", (1.01, len(ordered) - 0.45), xycoords=("axes fraction", "data"), fontsize=9)
     axes.set_yticks(range(len(ordered)), ordered)
     axes.set_ylim(-0.6, len(ordered) - 0.4)
     axes.grid(False, axis="y")
-    axes.set_xlabel("test accuracy of a client (%), last round")
+    unit = f" ({headline.unit})" if headline.factor > 1 else ""
+    axes.set_xlabel(f"test {headline.title} of a client{unit}, last round")
     axes.set_title(setting_title(runs), loc="left", pad=14)
     return figure
 
@@ -220,11 +229,11 @@ def _beeswarm(values: Floats) -> Floats:
 
 def draw_run(run: RunData, folder: Path) -> list[Path]:
     """Every figure that a single run has."""
-    written = write_figure(folder / "accuracy", accuracy_curves, [run])
+    written = write_figure(folder / run.metric, accuracy_curves, [run])
     written += write_figure(folder / "clients", client_strip, [run])
     if run.peer_weights:
         written += write_figure(folder / "weights", weight_heatmap, run)
-    if len(run.sizes) > 1:
+    if len(run.sizes) > 1 and run.class_counts.shape[1]:
         written += write_figure(folder / "data", bubble_plot, run.class_counts, setting_title([run]), run.groups)
     return written
 
@@ -237,6 +246,6 @@ def draw_comparison(runs: Sequence[RunData], folder: Path) -> list[Path]:
     written: list[Path] = []
     for setting, same in settings.items():
         tail = "" if len(settings) == 1 else "-" + "-".join(re.findall(r"[\w.]+", setting))
-        written += write_figure(folder / f"accuracy{tail}", accuracy_curves, same)
+        written += write_figure(folder / f"{same[0].metric}{tail}", accuracy_curves, same)
         written += write_figure(folder / f"clients{tail}", client_strip, same)
     return written

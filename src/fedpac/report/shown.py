@@ -15,13 +15,15 @@ MOST_CLIENTS = 1000  # in a heat map: more than its picture has points
 
 
 def curve_of(runs: Sequence[RunData], which: Which, alone: bool) -> tuple[list[int], Floats, Floats | None]:
+    """Rounds, means and their spread: accuracy in per cent, R² as it is."""
     rounds = sorted(set.intersection(*(set(run.accuracy[which]) for run in runs)))
     if not rounds:
-        raise RunError("these runs have no evaluated round in common")
-    means = np.array([[100 * run.means[which][t] for t in rounds] for run in runs])
+        raise RunError("these runs share no evaluated round")
+    factor = runs[0].headline.factor
+    means = np.array([[factor * run.means[which][t] for t in rounds] for run in runs])
     if len(runs) > 1:
         return rounds, means.mean(axis=0), means.std(axis=0, ddof=1)
-    spread = np.array([100 * runs[0].scored(which, t).std() for t in rounds]) if alone else None
+    spread = np.array([factor * runs[0].scored(which, t).std() for t in rounds]) if alone else None
     return rounds, means[0], spread
 
 

@@ -60,8 +60,8 @@ def read_checkpoint(path: Path, fingerprint: str | Callable[[int], Iterable[str]
         ) from None
     if made_with not in ([fingerprint] if isinstance(fingerprint, str) else fingerprint(round)):
         raise CheckpointError(
-            f"the checkpoint {path} belongs to another config than the config.toml beside it, or to an older revision "
-            f"of the method; restore what it was made with, or {once_more(path.parent)}"
+            f"the checkpoint {path} does not match the config.toml next to it, or was written by an older revision "
+            f"of the method; restore the original files, or {once_more(path.parent)}"
         )
     return Checkpoint(round, server, clients)
 

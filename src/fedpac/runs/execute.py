@@ -25,7 +25,7 @@ from fedpac.networks import build_model
 from fedpac.privacy import KEY, statement
 from fedpac.provenance import provenance
 from fedpac.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from fedpac.runs.folder import CHECKPOINT, SELECTED, CsvRow, RunStore, once_more
+from fedpac.runs.folder import CHECKPOINT, METRICS, OF_NUMBERS, SELECTED, CsvRow, RunStore, once_more
 from fedpac.runs.pulse import beating
 from fedpac.runs.read import read_run
 from fedpac.runs.summary import summarise
@@ -100,25 +100,27 @@ def _longer(store: RunStore, config: Config, rounds: int) -> Config:
     if rounds == config.run.rounds and not store.finished:  # an extension that was interrupted
         return config
     if rounds <= config.run.rounds:
-        raise RunError(f"{store.path} has {config.run.rounds} rounds already: extend it to more than that")
+        raise RunError(f"{store.path} already has {config.run.rounds} rounds: extend it to more than that")
     if not config.can_be_extended:
         raise RunError(
-            f"{store.path} was trained with rates that fall to zero in its last round (training.schedule = 'cosine'): "
-            "a longer run is another one from its first round on"
+            f"{store.path} was trained with a rate that decays to zero in its last round (schedule = 'cosine'), "
+            "so a longer run would differ from the first round on"
         )
     saved = saved_state(store, config)
     if store.finished and saved is None:
-        raise RunError(f"{store.path} has no {CHECKPOINT} to go on from: restore it, or {once_more(store.path)}")
+        raise RunError(f"{store.path} has no {CHECKPOINT} to resume from: restore it, or {once_more(store.path)}")
     if store.finished and saved is not None and saved.round < config.run.rounds:
-        raise RunError(f"{store.path} ended after round {saved.round}, by run.patience: more rounds change nothing")
+        raise RunError(
+            f"{store.path} ended after round {saved.round} because of run.patience: more rounds have no effect"
+        )
     return config.extended(rounds, store.finished)
 
 
 def _with_sites(store: RunStore, config: Config, add: Sequence[str], remove: Sequence[str]) -> Config:
     if config.federation is None:
-        raise ConfigError(f"{store.path} is a simulation: its clients come from its data, and none can join or leave")
+        raise ConfigError(f"{store.path} is a simulation: its clients are fixed by its data; none can join or leave")
     if store.finished and config.run.rounds == len(store.rows("rounds.csv")):
-        raise RunError(f"{store.path} is finished: whoever joins or leaves needs more rounds, too (--rounds)")
+        raise RunError(f"{store.path} is finished: to add or remove sites, also add rounds (--rounds)")
     saved = saved_state(store, store.config(config.method["name"], model=config.model))
     return config.with_sites(add, remove, saved.round if saved else 0)
 
@@ -250,7 +252,7 @@ def _execute(
     workers: int | None = None,
 ) -> None:
     if config.federation is not None:
-        raise ConfigError("the clients of this run are real sites: start it, or go on with it, with 'fedpac serve'")
+        raise ConfigError("the clients of this run are real sites: start or resume it with 'fedpac serve'")
     data_dir = data_dir or store.data_dir()
     scenario = build(config.data, config.run.seed, data_dir)
     task = make_task(config, scenario, key=store.path / KEY)
@@ -339,11 +341,11 @@ def _opened(
 ) -> Checkpoint | None:
     """Make the folder ready for further rounds; what they go on from, if anything."""
     if not store.begun:
-        store.create(config.to_toml(), census.rows, census.columns)
+        store.create(config.to_toml(), census.rows, census.columns, METRICS if task.classes else OF_NUMBERS)
     if lost_checkpoint(store, config):
         raise RunError(
-            f"{store.path} has {len(store.rows('rounds.csv'))} rounds, but no {CHECKPOINT} to go on from: restore that "
-            f"file, or {once_more(store.path)}"
+            f"{store.path} has {len(store.rows('rounds.csv'))} rounds, but no {CHECKPOINT} to resume from: restore "
+            f"it, or {once_more(store.path)}"
         )
     saved = saved_state(store, config)  # before anything is changed in the folder
     _check_same_data(store, census)
@@ -406,9 +408,9 @@ def _check_same_data(store: RunStore, census: Census) -> None:
     """An error if the run was begun with other data."""
     begun = _environment(store)
     if any(begun.get(key, value) != value for key, value in census.held.items()):
-        was = f"those it was begun with{f' ({note})' if (note := begun.get('note')) else ''}"
+        was = f"those it was started with{f' ({note})' if (note := begun.get('note')) else ''}"
         raise RunError(
-            f"{store.path} was begun with other data: the files of '{census.name}' are not {was}. "
+            f"{store.path} was started with other data: the files of '{census.name}' are not {was}. "
             "Give their folder with --data-dir, or start a new run"
         )
 

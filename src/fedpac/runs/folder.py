@@ -1,6 +1,6 @@
 """A run's folder: plain files that anything else (tables, figures, a spreadsheet) can read.
 
-config.toml        what was run, complete                 metrics.csv   round,client,split,accuracy,loss
+config.toml        what was run, complete                 metrics.csv   round,client,split,accuracy (or r2),loss
 clients.csv        what every client holds                weights.csv   round,client,peer,weight
 environment.json   machine, versions, commands            rounds.csv    seconds and bytes of every round
 summary.json       the result, when the run is finished   checkpoint.safetensors   to continue from
@@ -27,6 +27,7 @@ from fedpac.methods import is_own
 from fedpac.metrics import SEPARATOR
 
 METRICS = ("round", "client", "split", "accuracy", "loss")
+OF_NUMBERS = ("round", "client", "split", "r2", "loss")  # the same table where a number is predicted
 WEIGHTS = ("round", "client", "peer", "weight")
 ROUNDS = ("round", "participants", "seconds", "client_seconds", "bytes_down", "bytes_up")
 CLIENTS = ("client", "name", "group", "train", "test")  # and class_0, class_1, ...: training samples of each class
@@ -45,7 +46,7 @@ CsvRow: TypeAlias = Sequence[object]
 
 def once_more(folder: Path) -> str:
     """What to do about a run that cannot go on."""
-    return f"do it all again with 'fedpac run {folder / 'config.toml'} --out' and a new folder"
+    return f"start over with 'fedpac run {folder / 'config.toml'} --out' and a new folder"
 
 
 class RunStore:
@@ -58,7 +59,7 @@ class RunStore:
     def open(cls, path: Path) -> "RunStore":
         store = cls(path)
         if not store.begun:
-            raise RunError(f"{path} holds no run: there is no config.toml in it")
+            raise RunError(f"{path} is not a run folder: it has no config.toml")
         return store
 
     def config(self, method: str | None = None, trust: bool = False, model: str | None = None) -> Config:
@@ -70,11 +71,11 @@ class RunStore:
         for what, asked in (("method", method), ("model", model)):
             name = names[what]
             if asked is not None and asked != name:
-                raise RunError(f"{self.path} was made with the {what} '{name}', not '{asked}'")
+                raise RunError(f"{self.path} was run with the {what} '{name}', not '{asked}'")
             if is_own(name) and asked is None and not trust:
                 raise RunError(
-                    f"{self.path} was made with '{name}', which is not part of fedpac. Importing it runs its code: if "
-                    f"you trust it, name it with --{what} {name} (in Python, {what}='{name}'), or say --trust "
+                    f"{self.path} was run with '{name}', which is not part of fedpac. Importing it runs its code: if "
+                    f"you trust it, pass --{what} {name} (in Python, {what}='{name}'), or --trust "
                     "(trust=True)"
                 )
         return make_config(values)
@@ -94,7 +95,7 @@ class RunStore:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise RunInUseError(f"another process is writing the run in {self.path}") from None
+                raise RunInUseError(f"another process is writing to the run in {self.path}") from None
             try:
                 for leftover in self.path.glob(".*.tmp"):  # of a process that was killed while it wrote
                     with suppress(OSError):  # it may stay where it cannot be removed
@@ -107,13 +108,15 @@ class RunStore:
                         for folder in made:
                             folder.rmdir()
 
-    def create(self, config_toml: str, clients: Iterable[CsvRow], classes: int) -> None:
+    def create(
+        self, config_toml: str, clients: Iterable[CsvRow], classes: int, metrics: Sequence[str] = METRICS
+    ) -> None:
         """Put a new run into the folder. config.toml comes last: a folder without it holds no run."""
         self.check_free()
         try:
             self.write_clients(clients, classes)
             with self._explained():
-                for name, header in TABLES.items():
+                for name, header in {**TABLES, "metrics.csv": metrics}.items():
                     write_atomically(self.path / name, csv_lines([header]).encode())
                 write_atomically(self.path / "config.toml", config_toml.encode())
         except RunError:
@@ -217,6 +220,8 @@ class RunStore:
                 f"restore the file, or {once_more(self.path)}"
             )
         present = TABLES | {name: columns for name, columns in OPTIONAL.items() if (self.path / name).exists()}
+        if (self.path / "metrics.csv").read_bytes().startswith(csv_lines([OF_NUMBERS]).encode()):
+            present["metrics.csv"] = OF_NUMBERS
         for name, columns in present.items():
             text = "".join([csv_lines([columns]), *(line for lines in kept[name].values() for line in lines)])
             with self._explained():
@@ -237,7 +242,7 @@ class RunStore:
         except (OSError, RecursionError, ValueError) as error:
             raise RunError(f"{self.path / name} is damaged: {error}") from None
         if not isinstance(values, dict):
-            raise RunError(f"{self.path / name} is damaged: it holds no values by name")
+            raise RunError(f"{self.path / name} is damaged: it holds no named values")
         return values
 
     def remember_data_dir(self, folder: Path) -> None:
@@ -251,7 +256,7 @@ class RunStore:
         with self._explained():
             name = path.read_bytes().removesuffix(b"\n")
         if not name or b"\0" in name:
-            raise RunError(f"{path} does not name a folder: give the one of the data with --data-dir")
+            raise RunError(f"{path} does not name a folder: give the data folder with --data-dir")
         return Path(os.fsdecode(name))
 
     def rows(self, table: str) -> list[dict[str, str]]:
@@ -266,6 +271,8 @@ class RunStore:
             raise RunError(f"{path} is missing") from None
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise RunError(f"{path} cannot be read: {error}") from None
+        if table == "metrics.csv" and tuple(columns) == OF_NUMBERS:
+            expected = OF_NUMBERS
         if tuple(columns[: len(expected)]) != expected:
             raise RunError(f"{path} has the columns {','.join(columns)}; expected {','.join(expected)}")
         return rows

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedpac.config import make_config, read_config
 from fedpac.errors import ConfigError, NotEvaluatedError, RunError
+from fedpac.headlines import HEADLINES, Headline
 from fedpac.methods import list_methods
 from fedpac.methods.base import Which
 from fedpac.metrics import METRICS
@@ -60,6 +61,11 @@ class RunData:
     bytes_up: int
     bytes_down: int
     environment: dict[str, Any]
+    metric: str = "accuracy"  # what `accuracy` holds: 'r2' where a number is predicted
+
+    @property
+    def headline(self) -> Headline:
+        return HEADLINES[self.metric]
 
     @property
     def method(self) -> str:
@@ -115,7 +121,7 @@ class RunData:
 
     def selection(self, which: Which) -> Selection | None:
         """The rounds that validation data can choose from; None where there are no such data."""
-        by = self.config["run"].get("select_by") or "accuracy"
+        by = self.config["run"].get("select_by") or self.metric
         seen = self.scores.get((which, "validation", by)) if by in METRICS else None
         if not seen:
             return None
@@ -204,7 +210,7 @@ class RunData:
         if when == "selected":
             selection = self.selection(which)
             if selection is None or selection.best is None:
-                raise RunError(f"{self.path} has no validation data to choose a round by: set data.validation_share")
+                raise RunError(f"{self.path} has no validation data to select a round: set data.validation_share")
             return selection.best
         return max(means) if when == "final" else max(means, key=lambda t: (means[t], -t))
 
@@ -263,7 +269,7 @@ def read_run(path: Path) -> RunData:
         seconds = sum(float(row["seconds"]) for row in rounds)
         up, down = (sum(_count(row[key]) for row in rounds) for key in ("bytes_up", "bytes_down"))
         complete = 0 if _all_present(store, config) else len(rounds)
-        accuracy = _accuracies(store, len(clients), complete)
+        metric, accuracy = _accuracies(store, len(clients), complete)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path} cannot be read as a run: {error}") from None
     if not any(accuracy.values()):
@@ -285,13 +291,14 @@ def read_run(path: Path) -> RunData:
         bytes_up=up,
         bytes_down=down,
         environment=environment,
+        metric=metric,
     )
 
 
 def _count(text: str) -> int:
     number = int(text)
     if not 0 <= number < 2**53:  # what a float can count to
-        raise ValueError(f"{shown(number)} is no number of things")
+        raise ValueError(f"{shown(number)} is not a count")
     return number
 
 
@@ -303,7 +310,7 @@ def _check_stated(config: dict[str, Any]) -> None:
         for name in key.split("."):
             value = value.get(name) if isinstance(value, dict) else None
         if not isinstance(value, kind):
-            raise ValueError(f"config.toml does not state {key}, as that of a run does")
+            raise ValueError(f"config.toml lacks {key}")
 
 
 def _title_and_reported(name: str, store: RunStore, environment: dict[str, Any]) -> tuple[str, Which]:
@@ -318,27 +325,31 @@ def _all_present(store: RunStore, config: dict[str, Any]) -> bool:
     """Whether every client has a result in every evaluated round."""
     run = config["run"]
     sampled = run.get("evaluate_clients") is not None or run.get("evaluate_absentees") is False
-    return not (sampled or "federation" in config or (store.path / "failures.csv").exists())
+    tolerant = run.get("min_replies") is not None  # a site that came late was never asked, and did not fail
+    return not (sampled or tolerant or "federation" in config or (store.path / "failures.csv").exists())
 
 
-def _accuracies(store: RunStore, clients: int, complete: int) -> dict[Which, dict[int, Floats]]:
-    """Split -> round -> accuracy by client.
+def _accuracies(store: RunStore, clients: int, complete: int) -> tuple[str, dict[Which, dict[int, Floats]]]:
+    """What models were judged by, 'accuracy' or 'r2', and split -> round -> that by client.
 
     Up to the round `complete`, clients may be absent. In later ones none may, but in the very last, which is left out
     then: a kill may have cut it off.
     """
     found: dict[Which, dict[int, dict[int, float]]] = {split: {} for split in SPLITS}
-    last = 0
-    for row in store.rows("metrics.csv"):
+    rows, last = store.rows("metrics.csv"), 0
+    metric = "r2" if rows and "r2" in rows[0] else "accuracy"
+    for row in rows:
         which, t, client = row["split"], _count(row["round"]), int(row["client"])
         if which not in SPLITS or not 0 <= client < clients:
             raise ValueError(f"metrics.csv, round {t}: there is no client {client} with the split '{which}'")
         of_round = found[which].setdefault(t, {})
         if client in of_round:
-            raise ValueError(f"metrics.csv, round {t}: client {client} is there twice ({which})")
-        of_round[client], last = float(row["accuracy"]), max(last, t)
-        if not 0 <= of_round[client] <= 1:  # NaN is neither
-            raise ValueError(f"metrics.csv, round {t}: {of_round[client]} is no accuracy (client {client}, {which})")
+            raise ValueError(f"metrics.csv, round {t}: client {client} occurs twice ({which})")
+        of_round[client], last = float(row[metric]), max(last, t)
+        if not HEADLINES[metric].least <= of_round[client] <= 1:  # NaN is neither
+            raise ValueError(
+                f"metrics.csv, round {t}: {of_round[client]} is not an {metric} (client {client}, {which})"
+            )
     accuracy: dict[Which, dict[int, Floats]] = {split: {} for split in SPLITS}
     for which, rounds in found.items():
         for t, of_round in rounds.items():
@@ -347,7 +358,7 @@ def _accuracies(store: RunStore, clients: int, complete: int) -> dict[Which, dic
             elif t < last:
                 lacking = next(i for i in range(clients) if i not in of_round)
                 raise ValueError(f"metrics.csv, round {t}: client {lacking} is missing ({which})")
-    return accuracy
+    return metric, accuracy
 
 
 def read_runs(paths: Iterable[Path], skipped: Callable[[RunError], None] | None = None) -> list[RunData]:

@@ -76,6 +76,7 @@ def summarise(run: RunData) -> dict[str, Any]:
         "rounds": run.last_round,
         "seed": run.seed,
         "reported": run.reported,
+        **({} if run.metric == "accuracy" else {"metric": run.metric}),
         **results,
         **more,
         "seconds": round(run.seconds, 3),

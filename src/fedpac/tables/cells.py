@@ -62,8 +62,8 @@ class Cell:
         held = self.results.look(folder)
         if held and not held.is_run_of(self.config):
             raise RunError(
-                f"{folder} holds a run with another config than {self.experiment.name} asks for; "
-                "move it away, or give another folder with --out"
+                f"{folder} holds a run with a different config than {self.experiment.name} needs; "
+                "move it away, or choose another folder with --out"
             )
         return held
 

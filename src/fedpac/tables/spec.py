@@ -25,6 +25,7 @@ class TableRow(_Frozen):
     title: str = ""  # left out, that of the method
     method: dict[str, Any] = {}  # as in a run's config; left out, the method of the row's name
     server: dict[str, Any] = {}  # the same, of the section `server`
+    training: dict[str, Any] = {}  # what differs from the setting's `training`: rates tuned for this method
     by_product_of: str | None = None
     accuracy: Which | None = None  # received or personal; left out, the one the method reports
 
@@ -63,16 +64,18 @@ class Experiment(_Frozen):
             if row.by_product_of is not None:
                 if row.by_product_of not in self.methods:
                     raise ValueError(f"methods.{key}: {unknown('row', row.by_product_of, self.methods)}")
-                if row.accuracy is None or row.method or row.server:
-                    raise ValueError(f"methods.{key}: a by-product needs `accuracy`, and has no method of its own.")
+                if row.accuracy is None or row.method or row.server or row.training:
+                    raise ValueError(f"methods.{key}: a by-product needs `accuracy` and cannot have its own method.")
         if self.shows == "weights" and len(self.methods) > 1:
-            raise ValueError(f"a figure of weights is of one method, and here are {', '.join(self.methods)}.")
+            raise ValueError(f"a figure of weights shows one method, but there are {', '.join(self.methods)}.")
         for key in (*self.methods, *self.settings):
             if not re.fullmatch(r"[\w+-][\w.,+-]*", key):
-                raise ValueError(f"'{key}' names a folder: use letters, digits and . , + - _ only, and no . first.")
+                raise ValueError(
+                    f"'{key}' names a folder: use only letters, digits and . , + - _, and do not start with a dot."
+                )
         for key, setting in self.settings.items():
             if "seed" in setting.run:
-                raise ValueError(f"settings.'{key}'.run has a seed; how many there are is said by --seeds.")
+                raise ValueError(f"settings.'{key}'.run has a seed; use --seeds instead.")
             for name in setting.paper:
                 if name not in self.methods:
                     raise ValueError(f"settings.'{key}'.paper: {unknown('row', name, self.methods)}")
@@ -101,7 +104,9 @@ class Experiment(_Frozen):
     def config(self, setting: str, row: str, seed: int) -> Config:
         shared = self.settings[setting].model_dump(include={"model", "data", "training", "run"})
         try:
-            own = {"method": self._method(row), "server": self.methods[self.run_of(row)].server}
+            run = self.methods[self.run_of(row)]
+            training = {**shared["training"], **run.training}
+            own = {"method": self._method(row), "server": run.server, "training": training}
             return make_config({**shared, **own, "run": {**shared["run"], "seed": seed}})
         except ConfigError as error:
             raise ConfigError(f"{self.argument}, setting '{setting}', row '{row}': {error}") from None
@@ -127,7 +132,7 @@ def find_experiments(name: str) -> list[Experiment]:
         return [shipped()[name]]
     if name.endswith(".toml"):
         return [read_experiment(Path(name))]
-    raise ConfigError(unknown("table or figure", name, ["all", *shipped()]) + " A file of your own ends in .toml.")
+    raise ConfigError(unknown("table or figure", name, ["all", *shipped()]) + " Your own file must end in .toml.")
 
 
 def read_experiment(path: Path, argument: str | None = None) -> Experiment:
@@ -161,7 +166,7 @@ def _gathered(values: dict[str, Any], path: Path) -> dict[str, Any]:
     gathered |= {"methods": {}, "settings": {}}
     for key in ("gathers", "only"):
         if not isinstance(values.get(key), list):
-            raise ConfigError(f"{path}: a table that gathers others needs two lists, `gathers` and `only`.")
+            raise ConfigError(f"{path}: a table that combines others needs two lists, `gathers` and `only`.")
     for name in values["gathers"]:
         part = read_config(path.with_name(f"{name}.toml"))
         gathered["methods"] |= part["methods"]

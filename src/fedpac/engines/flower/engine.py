@@ -2,17 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from flwr.app import Message as Envelope
 from flwr.serverapp import Grid
 
 from fedpac.engines.base import Engine
-from fedpac.engines.flower.wire import Answer, Errand, Request, Spec, outcome_of, pack, unpack
+from fedpac.engines.flower.wire import Answer, Errand, Request, Spec, outcome_of, pack, request_bytes, unpack
 from fedpac.engines.site import Failure, Job, Outcome
+from fedpac.engines.store import FolderStore
 from fedpac.errors import MessageError
-from fedpac.message import Message
 from fedpac.methods.base import Method
 from fedpac.task import State, Task
 
@@ -119,20 +119,20 @@ class SiteDirectory:
         if answer.problem is not None:
             return f"('{answer.site}') cannot take part: {answer.problem.reason}"
         if answer.site not in self.spec.names:
-            return f"is refused: '{answer.site}' is no site of this federation"
+            return f"is refused: '{answer.site}' is not a site of this federation"
         if answer.site in self.spec.left:
             return f"is refused: '{answer.site}' has left this federation"
         client = self.spec.names.index(answer.site)
         if self.keys is not None:
             key = next((bytes(n.public_key) for n in self.grid.get_nodes() if n.node_id == node), b"")
             if self.keys.get(key) != answer.site:
-                return f"is refused: its key is not that of '{answer.site}'"
+                return f"is refused: its key does not belong to '{answer.site}'"
         if client in self.here and self.here[client].node != node:
-            return f"is refused: '{answer.site}' is here already"
+            return f"is refused: '{answer.site}' is already connected"
         self.here[client] = self.seen[client] = Introduced(client, node, answer.train, answer.test)
         expected = len(self.spec.sites) - len(self.spec.left)
         count = f"{len(self.participants())} of {expected}" if client < len(self.spec.sites) else "a newcomer"
-        self.say(f"{self.name(client)} is here, {count}")
+        self.say(f"{self.name(client)} connected, {count}")
         return None
 
 
@@ -145,13 +145,24 @@ def envelope(node: int, content: Any, lifetime: float | None = None) -> Envelope
     return Envelope(content, node, "train", ttl=lifetime)
 
 
+@dataclass(frozen=True)
+class Letter:
+    """What a site is asked. One that connects anew may have lost it, and is asked once more: it goes on from what the
+    server knows of, so an answer that was under way after all makes no difference, and is not counted."""
+
+    request: Request
+    body: bytes
+    node: int
+    again: bool = False
+
+
 class FlowerEngine(Engine):
     """Asks each client at its site, and waits for its answer until the deadline.
 
     needed     sites without which no round begins; it waits for them as long as it takes
     patience   seconds that all the others have to come before the first round
 
-    A site keeps its state of the last two rounds. Each request says which round of its own counted last, so that a
+    A site keeps its states of the last three rounds. Each request says which round of its own counted last, so that a
     site whose answer was lost goes on from what the server knows of, and nothing is learned twice.
     """
 
@@ -164,20 +175,31 @@ class FlowerEngine(Engine):
         self.deadline = deadline
         self.needed = needed
         self.patience = patience
-        self.counted: dict[int, int | None] = {}  # client -> the last round in which its answer came, if known
-        self.before: dict[int, int | None] = {}  # the same, before that round
+        self.answered: dict[
+            int, list[int | None]
+        ] = {}  # client -> the rounds that it answered in; None: it is not known
+        self.over = 0  # the last round that counts
 
     def snapshot(self) -> Mapping[int, State]:
-        return {client: {"counted": float(round)} for client, round in self.counted.items() if round is not None}
+        last = {client: self.since(client, self.over) for client in self.answered}
+        return {client: {"counted": float(round)} for client, round in last.items() if round}
 
     def restore(self, states: Mapping[int, State]) -> None:
         """What a snapshot says; that of a trial which has ended holds the clients' own states instead."""
         given = {client: cast("float | None", state.get("counted")) for client, state in states.items()}
-        self.counted = {client: None if round is None else int(round) for client, round in given.items()}
+        self.answered = {client: [None if round is None else int(round)] for client, round in given.items()}
+
+    def keep(self, round: int) -> None:
+        self.over = round
 
     def forget(self, round: int) -> None:
-        for client in [client for client, last in self.counted.items() if last == round]:
-            self.counted[client] = self.before.get(client, 0)
+        for client, rounds in self.answered.items():
+            self.answered[client] = [known for known in rounds if known != round]
+
+    def since(self, client: int, round: int) -> int | None:
+        """The last round up to this one in which the client's answer came; 0 if none did, None if that is not known."""
+        known = [answered for answered in self.answered.get(client, []) if answered is None or answered <= round]
+        return known[-1] if known else 0
 
     def available(self) -> Sequence[int]:
         return self.wait_for(self.needed)
@@ -196,7 +218,8 @@ class FlowerEngine(Engine):
                 return here
             if waited > SILENCE + said * REMINDER:
                 said += 1
-                self.directory.say(f"waiting for {self._missing()}: {len(here)} sites are here")
+                expected = self.task.clients - len(self.spec.left)
+                self.directory.say(f"waiting for {self._missing()}: {len(here)} of {expected} sites are here")
             time.sleep(pause_after(waited))
 
     def _missing(self) -> str:
@@ -204,52 +227,81 @@ class FlowerEngine(Engine):
         names = [name for name in self.spec.sites if name not in there]
         return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
+    def ready(self) -> bool:
+        self.directory.look()
+        return len(self.directory.participants()) >= self.needed
+
     def run(self, jobs: Sequence[Job]) -> Iterable[Outcome]:
-        learning = {job.client for job in jobs if job.learns}
-        for outcome in self.ask([(self.request(job.kind, job.client, job.round), job.down) for job in jobs]):
+        learning = {job.client: job.round for job in jobs if job.learns}
+        for outcome in self.ask([self.errand(job) for job in jobs]):
             if outcome.error is None and outcome.client in learning:
-                self.before[outcome.client] = self.counted.get(outcome.client, 0)
-                self.counted[outcome.client] = jobs[0].round
+                earlier = self.answered.get(outcome.client, [])
+                self.answered[outcome.client] = [*earlier, learning[outcome.client]][-FolderStore.KEPT :]
             yield outcome
 
-    def request(self, kind: Errand, client: int, round: int) -> Request:
-        return Request(kind=kind, client=client, round=round, since=self.counted.get(client, 0), spec=self.spec)
+    def errand(self, job: Job) -> tuple[Request, bytes]:
+        """A job, as it travels."""
+        also, body = request_bytes(job)
+        return self.request(job.kind, job.client, job.round, **also), body
+
+    def request(self, kind: Errand, client: int, round: int, **also: int) -> Request:
+        since = self.since(client, round if kind in ("receive", "finish") else round - 1)
+        return Request(kind=kind, client=client, round=round, since=since, spec=self.spec, **also)
 
     @property
     def spec(self) -> Spec:
         return self.directory.spec
 
-    def ask(self, requests: Sequence[tuple[Request, Message]]) -> Iterable[Outcome]:
+    def ask(self, requests: Sequence[tuple[Request, bytes]]) -> Iterable[Outcome]:
         """One outcome for each request."""
-        waiting: dict[str, tuple[Request, int]] = {}  # message -> request and node
-        asked: list[tuple[Request, int]] = []
-        messages: list[Envelope] = []
-        lifetime = None if self.deadline is None else self.deadline + GRACE
-        for request, down in requests:
+        letters: list[Letter] = []
+        for request, body in requests:
             if (site := self.directory.here.get(request.client)) is None:
-                yield self._failed(request, "absent", "is not here")
+                yield self._failed(request, "absent", "is not connected")
             else:
-                asked.append((request, site.node))
-                messages.append(envelope(site.node, pack(request, down.to_bytes()), lifetime))
-        pushed = list(self.grid.push_messages(messages)) if messages else []
-        for place, (request, node) in enumerate(asked):
-            if place < len(pushed) and pushed[place]:
-                waiting[pushed[place]] = (request, node)
-            else:
-                yield self._failed(request, "lost", "cannot be reached")
-        start = heard = time.monotonic()
+                letters.append(Letter(request, body, site.node))
+        connected = self._connections() if letters else {}
+        waiting = self._post(letters)
+        reached = {letter.node for letter in waiting.values()}
+        for letter in letters:
+            if letter.node not in reached:
+                yield self._failed(letter.request, "lost", "cannot be reached")
+        start = heard = looked = time.monotonic()
         while waiting:
             for reply in self.grid.pull_messages(list(waiting)):
-                expected = waiting.pop(reply.metadata.reply_to_message_id, None)  # a second answer finds nobody waiting
-                if expected is not None:
+                asked = waiting.pop(reply.metadata.reply_to_message_id, None)  # a second answer finds nobody waiting
+                if asked is not None:
                     heard = time.monotonic()
-                    yield self._read(*expected, reply)
-            if self.deadline is not None and time.monotonic() - start >= self.deadline:
+                    yield self._read(asked.request, asked.node, reply)
+            now = time.monotonic()
+            if self.deadline is not None and now - start >= self.deadline:
                 break
+            if waiting and now - looked >= PRESENCE:
+                looked, since = now, self._connections()
+                anew = {
+                    name: one for name, one in waiting.items() if since.get(one.node, "") > connected.get(one.node, "")
+                }
+                connected |= since
+                for name, letter in anew.items():
+                    del waiting[name]
+                    if letter.again:
+                        yield self._failed(letter.request, "lost", "lost its connection twice")
+                waiting |= self._post([replace(letter, again=True) for letter in anew.values() if not letter.again])
             if waiting:
                 time.sleep(pause_after(time.monotonic() - heard))
-        for request, _ in waiting.values():
-            yield self._failed(request, "deadline", f"did not answer within {self.deadline:g} s")
+        for letter in waiting.values():
+            yield self._failed(letter.request, "deadline", f"did not reply within {self.deadline:g} s")
+
+    def _post(self, letters: Sequence["Letter"]) -> dict[str, "Letter"]:
+        """Message -> letter, of those that are on their way."""
+        lifetime = None if self.deadline is None else self.deadline + GRACE
+        messages = [envelope(letter.node, pack(letter.request, letter.body), lifetime) for letter in letters]
+        names = list(self.grid.push_messages(messages)) if messages else []
+        return {name: letter for name, letter in zip(names, letters, strict=False) if name}
+
+    def _connections(self) -> dict[int, str]:
+        """Node -> since when it is connected."""
+        return {node.node_id: node.last_activated_at for node in self.grid.get_nodes()}
 
     def _read(self, request: Request, node: int, reply: Envelope) -> Outcome:
         if reply.has_error():
@@ -260,7 +312,9 @@ class FlowerEngine(Engine):
             expected = (name, request.kind, request.client, request.round, node)
             given = (answer.site, answer.kind, answer.client, answer.round, reply.metadata.src_node_id)
             if given != expected:
-                raise MessageError(f"the answer is {given}, where {expected} was asked")
+                raise MessageError(f"the reply is {given}; expected {expected}")
+            if answer.problem is None and (answer.received is None) != (request.received is None):
+                raise MessageError("the answer leaves out a result, or has one that nobody asked for")
             return outcome_of(answer, body)
         except MessageError as error:
             reason = f"{self.directory.name(request.client)}: {error}"

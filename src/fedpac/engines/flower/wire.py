@@ -1,5 +1,6 @@
 """How requests and answers travel as Flower messages: a header as JSON, and the bytes of a message of ours."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
@@ -7,12 +8,13 @@ from flwr.app import ConfigRecord, RecordDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedpac import errors
-from fedpac.engines.site import Failure, Kind, Outcome
+from fedpac.engines.site import Failure, Job, Kind, Outcome
 from fedpac.errors import FedpacError, MessageError
 from fedpac.message import Message
 
 CHUNK = 4 * 2**20  # bytes: Flower moves the parts of a large message side by side
 HEADER = "fedpac"
+PROTOCOL: Literal[2] = 2
 Errand: TypeAlias = Kind | Literal["hello", "finish", "welcome"]
 
 
@@ -47,14 +49,19 @@ class Request(BaseModel):
     finish   the run is over: make your model of this last message and keep it
     welcome  the same for a newcomer
     Every other kind is a job's.
+
+    received     score the model as received first, as that of this round
+    own_bytes    of the message that it is received in, which then comes first; if it is the job's own, there are none
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    protocol: Literal[1] = 1
+    protocol: Literal[2] = PROTOCOL
     kind: Errand
     client: int
     round: int
+    received: Annotated[int, Field(ge=0)] | None = None
+    own_bytes: Annotated[int, Field(ge=0)] = 0
     since: Annotated[int, Field(ge=0)] | None = None  # the last round in which this client's answer counted, if known
     spec: Spec
 
@@ -68,21 +75,27 @@ class Problem(BaseModel):
     kind: str
 
 
-class Answer(BaseModel):
+class Done(BaseModel):
+    """What came of a job."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    protocol: Literal[1] = 1
+    score: tuple[float, float] | None = None
+    measured: Annotated[dict[str, float], Field(max_length=100_000)] = {}
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    problem: Problem | None = None
+
+
+class Answer(Done):
+    protocol: Literal[2] = PROTOCOL
     site: str
     kind: Errand
     client: int
     round: int
     learned: bool = False  # whether a message of the method's follows
-    score: tuple[float, float] | None = None
-    measured: Annotated[dict[str, float], Field(max_length=100_000)] = {}
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    received: Done | None = None  # of the model as received, where that was asked for
     train: Annotated[int, Field(ge=0)] = 0  # samples, for hello
     test: Annotated[int, Field(ge=0)] = 0
-    problem: Problem | None = None
 
 
 def pack(header: Request | Answer, body: bytes = b"") -> RecordDict:
@@ -108,20 +121,50 @@ def unpack(content: RecordDict, kind: type[Any]) -> tuple[Any, bytes]:
         raise MessageError(f"a Flower message that is not fedpac's: {error!r}") from None
 
 
+def request_bytes(job: Job) -> tuple[dict[str, int], bytes]:
+    """What a request says of a job that has another before it, and the messages of both: the same one travels once."""
+    body = job.down.to_bytes()
+    if job.first is None:
+        return {}, body
+    own = job.first.down.to_bytes()
+    if own == body:
+        return {"received": job.first.round}, body
+    return {"received": job.first.round, "own_bytes": len(own)}, own + body
+
+
+def job_of(request: Request, kind: Kind, body: bytes) -> Job:
+    down = Message.from_bytes(body[request.own_bytes :])
+    if request.received is None:
+        return Job(kind, request.client, request.round, down)
+    received = Message.from_bytes(body[: request.own_bytes]) if request.own_bytes else down
+    first = Job("receive", request.client, request.received, received)
+    return Job(kind, request.client, request.round, down, first)
+
+
 def answer_of(request: Request, site: str, outcome: Outcome) -> RecordDict:
-    problem = outcome.error and Problem(reason=outcome.error.reason[:10_000], kind=outcome.error.kind)
     header = Answer(
         site=site, kind=request.kind, client=outcome.client, round=request.round, learned=outcome.up is not None,
-        score=outcome.score, measured=outcome.measured, seconds=outcome.seconds, problem=problem,
+        received=outcome.first and Done(**_done(outcome.first)), **_done(outcome),
     )  # fmt: skip
     return pack(header, b"" if outcome.up is None else outcome.up.to_bytes())
 
 
+def _done(outcome: Outcome) -> dict[str, Any]:
+    problem = outcome.error and Problem(reason=outcome.error.reason[:10_000], kind=outcome.error.kind)
+    return {"score": outcome.score, "measured": outcome.measured, "seconds": outcome.seconds, "problem": problem}
+
+
 def outcome_of(answer: Answer, body: bytes) -> Outcome:
-    if answer.problem is not None:
-        return Outcome(answer.client, seconds=answer.seconds, error=failure_of(answer.client, answer.problem))
-    up = Message.from_bytes(body) if answer.learned else None
-    return Outcome(answer.client, up, answer.score, answer.seconds, measured=answer.measured)
+    first = None if answer.received is None else _outcome(answer.client, answer.received)
+    outcome = _outcome(answer.client, answer)
+    up = Message.from_bytes(body) if answer.learned and outcome.error is None else None
+    return replace(outcome, up=up, first=first)
+
+
+def _outcome(client: int, done: Done) -> Outcome:
+    if done.problem is not None:
+        return Outcome(client, seconds=done.seconds, error=failure_of(client, done.problem))
+    return Outcome(client, None, done.score, done.seconds, measured=done.measured)
 
 
 def failure_of(client: int, problem: Problem) -> Failure:

@@ -26,6 +26,7 @@ CURVE_BYTES = 700_000  # of all sites' curves
 CURVE_SITES = 100  # of more sites, only the mean has a curve
 FAILURES = 200  # the last ones, of each experiment
 NO_RESULT = 65_535  # of a site in a round
+LEAST = -5.0  # R² of a site's curve: below it, how far does not matter
 LONGEST = 4_000  # characters of a text
 
 
@@ -59,6 +60,7 @@ def _setting(setting: Setting, room: Room) -> dict[str, Any]:
     return {
         "title": setting.title,
         "note": first.note,
+        "measure": _measure(first),
         "words": words.summary(setting),
         "headline": setting.experiments.index(words.headline(setting)),
         "alone": None if setting.alone is None else setting.experiments.index(setting.alone),
@@ -71,6 +73,15 @@ def _setting(setting: Setting, room: Room) -> dict[str, Any]:
         "samples": "other" if other_samples([first]) else "same",
         "experiments": [{**_experiment(setting, e, room), **look[e.name]} for e in setting.experiments],
     }
+
+
+def _measure(run: RunData) -> dict[str, Any]:
+    """What models are judged by, and how it is written."""
+    shown = run.headline
+    return {
+        "name": run.metric, "title": shown.title, "label": shown.label, "unit": shown.unit, "factor": shown.factor,
+        "decimals": shown.decimals, "least": max(shown.factor * shown.least, -1e9),
+    }  # fmt: skip
 
 
 def _experiment(setting: Setting, experiment: Experiment, room: Room) -> dict[str, Any]:
@@ -125,19 +136,23 @@ def _curve(runs: Sequence[RunData], which: Which, room: int) -> dict[str, Any] |
     if not (runs := [run for run in runs if run.accuracy[which]]):
         return None
     rounds, means, band = curve_of(runs, which, alone=False)
-    alike, sites = same_sites(runs), len(runs[0].sizes)
-    curve = {"rounds": rounds, "mean": rounded(means, 2), "band": None if band is None else rounded(band, 2)}
+    alike, sites, shown = same_sites(runs), len(runs[0].sizes), runs[0].headline
+    digits = 2 + shown.decimals
+    curve = {"rounds": rounds, "mean": rounded(means, digits), "band": None if band is None else rounded(band, digits)}
     if sites > CURVE_SITES:
         return {**curve, "of_sites": None}
     kept = evenly(rounds, max(2, room // (3 * sites)))
     each = np.array([np.mean([run.accuracy[which][t] for run in alike], axis=0) for t in kept])
-    packed = np.nan_to_num(10_000 * each, nan=NO_RESULT).round().astype("<u2")  # hundredths of a per cent
-    return {**curve, "of_sites": {"rounds": kept, "values": base64.b64encode(packed.tobytes()).decode()}}
+    least = max(shown.least, LEAST)
+    steps = 10_000 * (np.clip(each, least, 1) - least)  # hundredths of a per cent
+    packed = np.nan_to_num(steps, nan=NO_RESULT).round().astype("<u2")
+    scale = {"least": shown.factor * least, "step": shown.factor / 10_000}
+    return {**curve, "of_sites": {"rounds": kept, "values": base64.b64encode(packed.tobytes()).decode(), **scale}}
 
 
 def _gains(setting: Setting, experiment: Experiment, which: Which) -> dict[str, Any] | None:
-    if setting.alone is None or experiment.method == ALONE:
-        return None
+    if setting.alone is None or experiment.method == ALONE or setting.first.metric != "accuracy":
+        return None  # intervals are those of shares of samples
     found = gains(same_sites(experiment.runs), setting.alone.runs, which)
     if found is None:
         return None
@@ -156,7 +171,7 @@ def _scores(runs: Sequence[RunData]) -> dict[str, dict[str, list[float]]]:
     alike = same_sites(runs)
     for which, part, metric in sorted({key for run in alike for key in run.scores}):
         each = [run.scores[which, part, metric] for run in alike if (which, part, metric) in run.scores]
-        if part != "test" or metric not in METRICS or metric == "accuracy":
+        if part != "test" or metric not in METRICS or metric == runs[0].metric:
             continue
         sites = range(len(runs[0].sizes))
         values = np.array([[rounds[max(rounds)].get(i, np.nan) for i in sites] for rounds in each])

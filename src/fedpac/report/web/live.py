@@ -90,9 +90,9 @@ def make_app(folders: Sequence[Path], token: str | None, ended: Callable[[], boo
         if token is None:
             host = request.headers.get("host", "").rpartition(":")[0].strip("[]") or request.headers.get("host", "")
             if not is_loopback(host):  # another site's name that leads here, so that its scripts may read us
-                return PlainTextResponse("This page is for this machine only.", 403)
+                return PlainTextResponse("This page is only available on this machine.", 403)
         elif not hmac.compare_digest(request.query_params.get("token", "").encode(), token.encode()):
-            return PlainTextResponse("The address lacks the token: take the one that fedpac printed.", 403)
+            return PlainTextResponse("The address lacks the token: use the address that fedpac printed.", 403)
         return None
 
     async def page(request: Request) -> Response:
@@ -155,4 +155,4 @@ def serve(app: Any, host: str, port: int, ended: Callable[[], bool] | None = Non
     try:
         asyncio.run(both())
     except SystemExit:
-        raise ConfigError(f"{host}:{port} cannot be listened on: is it taken? Choose another with --port") from None
+        raise ConfigError(f"cannot listen on {host}:{port}: is the port in use? Choose another with --port") from None

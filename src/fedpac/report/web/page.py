@@ -66,7 +66,7 @@ def policy(style: str, script: str, live: bool) -> str:
 def plain(shown: Mapping[str, Any]) -> str:
     """For a browser without scripts: what came out, in words."""
     said = [f"<h2>{escape(s['title'])}</h2><p>{escape(' '.join(s['words']))}</p>" for s in shown["settings"]]
-    return "<p>The pictures need JavaScript; this is what they say.</p>" + "".join(said)
+    return "<p>The charts need JavaScript. In words:</p>" + "".join(said)
 
 
 def asset(name: str) -> str:

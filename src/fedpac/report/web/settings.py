@@ -43,8 +43,8 @@ class Setting:
         return next((e for e in self.experiments if e.method == ALONE), None)
 
     def gains(self, experiment: Experiment) -> Gains | None:
-        """Against Local-only, in the accuracy that the method's paper reports."""
-        if self.alone is None or experiment.method == ALONE:
+        """Against Local-only, in the accuracy that the method's paper reports; None of numbers, which are no shares."""
+        if self.alone is None or experiment.method == ALONE or self.first.metric != "accuracy":
             return None
         return gains(experiment.runs, self.alone.runs, experiment.first.shown)
 
@@ -52,7 +52,7 @@ class Setting:
 def settings_of(runs: Sequence[RunData]) -> list[Setting]:
     groups: dict[str, list[RunData]] = {}
     for run in runs:
-        groups.setdefault(repr((_data(run), len(run.sizes), run.note)), []).append(run)
+        groups.setdefault(repr((_data(run), len(run.sizes), run.note, run.metric)), []).append(run)
     titles = [setting_title(same[:1]) for same in groups.values()]
     kept: list[Setting] = []
     for title, same in zip(titles, groups.values(), strict=True):

@@ -20,7 +20,7 @@ def status(folder: Path) -> dict[str, Any]:
     """As plain values for JSON. A folder in which no run has begun yet says so."""
     store = RunStore(folder)
     if not store.begun:
-        return {"name": folder.name, "state": "waiting", "text": "No run has begun here yet.", "sites": []}
+        return {"name": folder.name, "state": "waiting", "text": "No run has started here yet.", "sites": []}
     try:
         return _status(folder, store)
     except (FedpacError, LookupError, TypeError, ValueError) as error:
@@ -65,9 +65,9 @@ def _text(told: dict[str, Any], beat: Beat | None) -> str:
     return {
         "finished": f"Finished after {round} rounds.",
         "finishing": "All rounds are done.",
-        "stopped": f"Stopped after round {round} of {rounds}. Continue it with 'fedpac resume'.",
+        "stopped": f"Stopped after round {round} of {rounds}. Continue with 'fedpac resume'.",
         "running": f"Round {round} of {rounds} is done."
-        + (f" {beat.answered} of {beat.asked} answers of the next step are in." if beat and beat.asked else ""),
+        + (f" {beat.answered} of {beat.asked} replies of the next step have arrived." if beat and beat.asked else ""),
     }[told["state"]]
 
 
@@ -83,7 +83,7 @@ def _sites(names: list[str], beat: Beat | None, real: bool) -> list[dict[str, st
         if i in beat.failed:
             found.append({"name": name, "state": "failed", "why": beat.failed[i][:200]})
         elif present is not None and i not in present:
-            found.append({"name": name, "state": "failed", "why": "not here"})
+            found.append({"name": name, "state": "failed", "why": "not connected"})
         elif i in waiting:
             found.append({"name": name, "state": "late" if real and overdue else "working", "why": ""})
         else:

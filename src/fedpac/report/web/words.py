@@ -13,14 +13,19 @@ def summary(setting: Setting) -> list[str]:
     """One paragraph, sentence by sentence."""
     first, chosen = setting.first, headline(setting)
     where = (
-        "Their data stayed where they are; only models and statistics travelled."
+        "Their data never left the sites; only models and statistics were exchanged."
         if first.federated
-        else "This was a simulation: one machine held the data of all sites, and each site's model saw its own only."
+        else "This was a simulation: one machine held all sites' data, but each site trained on its own data only."
     )
     said = [f"{count(len(first.sizes), 'site')} took part ({first.scenario}). {where}"]
     if first.note:
-        said.append(f"The data are not the published ones ({first.note}), so compare these numbers with nobody else's.")
-    accuracy = f"{percent(mean_of(chosen))} of a site's held-out samples right, on average over all sites"
+        said.append(
+            f"The data are not the published ones ({first.note}), so do not compare these numbers with published ones."
+        )
+    judged = first.headline
+    what = " of a site's held-out samples right" if first.metric == "accuracy" else " on a site's held-out samples"
+    prefix = "" if first.metric == "accuracy" else f"an {judged.title} of "
+    accuracy = f"{prefix}{judged.with_unit(mean_of(chosen), 1)}{what}, on average over all sites"
     alone = setting.alone
     if chosen.method == ALONE:
         said.append(f"Each site trained alone and gets {accuracy}.")
@@ -28,11 +33,11 @@ def summary(setting: Setting) -> list[str]:
         best = f", the best of {len(setting.experiments)} here," if len(setting.experiments) > 2 else ""
         said.append(f"With {chosen.name}{best} a model gets {accuracy}{_seeds(chosen)}.")
     if alone is not None and chosen is not alone:
-        said.append(f"A site that trains alone gets {percent(mean_of(alone))}.")
+        said.append(f"A site that trains alone gets {judged.with_unit(mean_of(alone), 1)}.")
         if (compared := setting.gains(chosen)) is not None:
             said += verdict(compared, first.names)
     elif alone is None:
-        said.append("No run without collaboration is on this page, so it cannot say who is better off than alone.")
+        said.append("This page has no Local-only run, so it cannot say who is better off than alone.")
     said += _cost(chosen)
     if promised := privacy(chosen.first):
         said.append(f"Privacy: {promised}.")
@@ -64,8 +69,8 @@ def verdict(found: Gains, names: Sequence[str]) -> list[str]:
 def _seeds(experiment: Experiment) -> str:
     if len(experiment.runs) == 1:
         return " (one seed)"
-    means = [100 * mean_accuracy(run) for run in experiment.runs]
-    return f" (± {np.std(means, ddof=1):.1f} over {len(means)} seeds)"
+    means = [mean_accuracy(run) for run in experiment.runs]
+    return f" (± {experiment.first.headline.show(float(np.std(means, ddof=1)), 1)} over {len(means)} seeds)"
 
 
 def _cost(experiment: Experiment) -> list[str]:
@@ -103,10 +108,6 @@ def mean_accuracy(run: RunData) -> float:
 
 
 # --- numbers as people read them ----------------------------------------------------------------------------------
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def count(number: int, thing: str) -> str:

@@ -16,9 +16,9 @@ function overviewPart(setting) {
     const several = now.experiments.some((e) => e.seeds.length > 1);
     const columns = [
       { title: "method", text: true, value: (e) => e.name, show: swatched },
-      { title: "received %", value: (e) => e.final.received?.mean, show: cell("received") },
-      { title: "personal %", value: (e) => e.final.personal?.mean, show: cell("personal") },
-      { title: "worst tenth %", value: (e) => e.final[shownSplit(e)].worst, show: (e) => percent(e.final[shownSplit(e)].worst, 1) },
+      { title: `received ${judged.unit}`, value: (e) => e.final.received?.mean, show: cell("received") },
+      { title: `personal ${judged.unit}`, value: (e) => e.final.personal?.mean, show: cell("personal") },
+      { title: `worst tenth ${judged.unit}`, value: (e) => e.final[shownSplit(e)].worst, show: (e) => percent(e.final[shownSplit(e)].worst, 1) },
       ...(known(now.alone) ? [{ title: "gain / lose / open", value: score, show: (e) => {
         const g = counted(e);
         return g ? ["gains", "loses", "open"].map((v) => g.verdicts.filter((each) => each === v).length).join(" / ") : "–";
@@ -27,7 +27,7 @@ function overviewPart(setting) {
       { title: "rounds", value: (e) => e.rounds, show: (e) => (e.rounds < e.wanted ? `${e.rounds} of ${e.wanted}` : e.rounds) },
     ];
     const spread = several ? "over seeds, or over sites where there is one seed" : "over sites";
-    const caption = `Final test accuracy, mean over sites ± standard deviation ${spread}. ◂ is the one that the method's paper reports.`;
+    const caption = `Final test ${judged.title}, mean over sites ± standard deviation ${spread}. ◂ is the one that the method's paper reports.`;
     const ranked = [...now.experiments].sort((a, b) => (b.final[shownSplit(b)].mean ?? 0) - (a.final[shownSplit(a)].mean ?? 0));
     holder.replaceChildren(table(caption, columns, ranked, { sortable: true }));
   }
@@ -39,6 +39,7 @@ function overviewPart(setting) {
 function gainsPart(setting) {
   const MANY = 60;
   const compared = () => setting.now.experiments.map((e, at) => [at, e]).filter(([, e]) => e.gains.received || e.gains.personal);
+  if (!compared().length && judged.factor === 1) return part("gains", "Who gains and who loses", `A site has one ${judged.title}, which does not tell how sure a difference is: every site's is in the table below, with and without the others.`, [], () => {});
   if (!compared().length) {
     const why = known(setting.now.alone) ? "No run shares a seed with Local-only." : "There is no Local-only run on this page.";
     const first = setting.now.experiments[0].runs[0].folder;
@@ -143,7 +144,7 @@ function curvesPart(setting) {
     let values = decoded.get(curve);
     if (!values) decoded.set(curve, values = new Uint16Array(bytesOf(curve.of_sites.values).buffer));
     const sites = setting.now.sites.length;
-    return curve.of_sites.rounds.map((t, k) => [t, values[k * sites + Number(where.value)] / 100, null]).filter(([, y]) => y <= 100);
+    return curve.of_sites.rounds.map((t, k) => [t, values[k * sites + Number(where.value)] * curve.of_sites.step + curve.of_sites.least, null]).filter(([, y]) => y <= judged.factor);
   }
   const lines = () => setting.now.experiments.flatMap((e, at) => (off.has(at) ? [] : splits(e).map((which) => ({ e, which, points: lineOf(e, which) }))));
   const last = () => Math.max(1, ...setting.now.experiments.map((e) => e.rounds));
@@ -153,11 +154,12 @@ function curvesPart(setting) {
     const drawn = lines().filter((line) => line.points.length), height = width < 520 ? 300 : 400, left = 42, bottom = height - 40;
     const values = drawn.flatMap((line) => line.points.map(([, y]) => y));
     const later = drawn.flatMap((line) => line.points.slice(line.points.length > 8 ? 2 : 0).map(([, y]) => y)).sort((a, b) => a - b);
-    let low = Math.min(...values, 100), high = Math.max(...values, 0);
-    if (zoom.checked && later.length) low = Math.max(low, later[Math.floor(later.length * 0.04)] - 1);
-    const room = Math.max(1, (high - low) * 0.04);
-    low = zoom.checked ? Math.max(0, low - room) : 0;
-    high = zoom.checked ? Math.min(100, high + room) : 100;
+    const top = judged.factor, point = top / 100;
+    let low = Math.min(...values, top), high = Math.max(...values, 0);
+    if (zoom.checked && later.length) low = Math.max(low, later[Math.floor(later.length * 0.04)] - point);
+    const room = Math.max(point, (high - low) * 0.04);
+    low = zoom.checked ? Math.max(judged.least, low - room) : Math.min(0, low);
+    high = zoom.checked ? Math.min(top, high + room) : top;
     const x = scale(0, last(), left, width - 12), y = scale(low, high, bottom, 10), parts = [];
     for (const t of ticks(low, high, 7)) parts.push(s("path", { d: `M${left} ${y(t)}H${width - 6}`, class: "grid" }), s("text", { x: left - 6, y: y(t) + 4, "text-anchor": "end", class: "soft" }, t));
     for (const t of wholeTicks(0, last(), width / 90)) parts.push(s("text", { x: x(t), y: bottom + 18, "text-anchor": "middle", class: "soft" }, t));
@@ -175,7 +177,7 @@ function curvesPart(setting) {
     parts.push(s("clipPath", { id: "plot" }, s("rect", { x: left, y: 4, width: Math.max(1, width - left), height: bottom - 2 })), inside,
       s("path", { d: `M${x(round)} 6V${bottom}`, class: "cursor" }));
     const best = [...drawn].sort((a, b) => b.points[b.points.length - 1][1] - a.points[a.points.length - 1][1])[0];
-    const label = best ? `Test accuracy in per cent over ${last()} rounds, ${drawn.length} lines. Highest at the end: ${best.e.name} (${best.which}) with ${best.points[best.points.length - 1][1].toFixed(2)}.` : "No line is chosen.";
+    const label = best ? `Test ${judged.label} over ${last()} rounds, ${drawn.length} lines. Highest at the end: ${best.e.name} (${best.which}) with ${fixed(best.points[best.points.length - 1][1])}.` : "No line is chosen.";
     chart.x = x;
     return { label, height, parts };
   });
@@ -195,18 +197,18 @@ function curvesPart(setting) {
     }));
   }
   const all = (on) => () => { off.clear(); if (!on) setting.now.experiments.forEach((_, k) => off.add(k)); fillLegend(); redraw(); };
-  const listed = numbers("Accuracy over rounds", () => {
+  const listed = numbers(`${capital(judged.title)} over rounds`, () => {
     const shown = lines(), rounds = [...new Set(shown.flatMap((line) => line.points.map(([t]) => t)))].sort((a, b) => a - b);
     const maps = shown.map((line) => new Map(line.points.map(([t, y]) => [t, y])));
-    return h("div", { class: "tall", tabindex: 0 }, table("Test accuracy (%)", [{ title: "round", value: (t) => t },
-      ...shown.map((line, k) => ({ title: `${line.e.name} (${line.which})`, value: (t) => maps[k].get(t) ?? null, show: (t) => maps[k].get(t)?.toFixed(2) ?? "–" }))], rounds));
+    return h("div", { class: "tall", tabindex: 0 }, table(`Test ${judged.label}`, [{ title: "round", value: (t) => t },
+      ...shown.map((line, k) => ({ title: `${line.e.name} (${line.which})`, value: (t) => maps[k].get(t) ?? null, show: (t) => (maps[k].has(t) ? fixed(maps[k].get(t)) : "–") }))], rounds));
   });
   function redraw() {
     const round = Number(cursor.value);
     cursorText.textContent = `round ${round}`;
     for (const output of legend.querySelectorAll("output")) {
       const e = setting.now.experiments[output.dataset.of];
-      output.textContent = splits(e).map((which) => { const p = at(lineOf(e, which), round); return p ? p[1].toFixed(2) : "–"; }).join(" / ");
+      output.textContent = splits(e).map((which) => { const p = at(lineOf(e, which), round); return p ? fixed(p[1]) : "–"; }).join(" / ");
     }
     chart.draw();
     listed.renew();
@@ -222,7 +224,7 @@ function curvesPart(setting) {
     fillLegend();
     redraw();
   }
-  return part("curves", "Accuracy over rounds", "Received (solid) is the model as it comes from the server; personal (dashed) is the same model after local training at the site. Shaded: standard deviation over seeds.",
+  return part("curves", `${capital(judged.title)} over rounds`, "Received (solid) is the model as it comes from the server; personal (dashed) is the same model after local training at the site. Shaded: standard deviation over seeds.",
     [h("div", { class: "controls" }, where, both, h("label", {}, zoom, "Zoom in on later rounds"), h("label", {}, "Read off ", cursor), cursorText),
       h("div", { class: "split" }, chart, h("div", {}, h("div", { class: "controls" },
         h("button", { type: "button", onclick: all(true) }, "All"), h("button", { type: "button", onclick: all(false) }, "None")), legend)), listed], renew);
@@ -232,16 +234,17 @@ function curvesPart(setting) {
 
 function spreadPart(setting) {
   const FEW = 150;
-  const measures = () => [["accuracy", "accuracy (%)"], ...Object.keys(setting.now.experiments.find((e) => Object.keys(e.scores ?? {}).length)?.scores ?? {}).map((name) => [name, name])];
-  const measure = choice("Measure", measures(), "accuracy", redraw, "spread-measure");
+  const measures = () => [[judged.name, judged.label], ...Object.keys(setting.now.experiments.find((e) => Object.keys(e.scores ?? {}).length)?.scores ?? {}).map((name) => [name, name])];
+  const measure = choice("Measure", measures(), judged.name, redraw, "spread-measure");
   const valuesOf = (e) => {
-    if (measure.value === "accuracy") return e.final[shownSplit(e)].sites.map((v) => (known(v) ? 100 * v : v));
+    if (measure.value === judged.name) return e.final[shownSplit(e)].sites.map((v) => (known(v) ? judged.factor * v : v));
     return (e.scores?.[measure.value] ?? {})[shownSplit(e)] ?? [];
   };
   const average = (values) => { const v = values.filter(known); return v.reduce((a, b) => a + b, 0) / (v.length || 1); };
   const rowsOf = () => setting.now.experiments.map((e) => ({ e, values: valuesOf(e) })).filter((row) => row.values.filter(known).length)
     .sort((a, b) => average(b.values) - average(a.values));
   const digits = () => (measure.value === "accuracy" ? 1 : 3);
+  const called = () => (measure.value === judged.name ? judged.title : measure.value);
   const chart = picture((width) => {
     const rows = rowsOf(), row = 34, top = 8, left = width < 520 ? 104 : 200, height = top + row * rows.length + 36, parts = [];
     const every = rows.flatMap((each) => each.values.filter(known));
@@ -269,19 +272,19 @@ function spreadPart(setting) {
         s("text", { x: left, y: y + 4, "text-anchor": "end" }, clip(e.name, width < 520 ? 14 : 28)),
         s("text", { x: width - 2, y: y + 4, "text-anchor": "end" }, mean.toFixed(digits())));
     });
-    parts.push(s("text", { x: width - 2, y: height - 1, "text-anchor": "end", class: "soft" }, `${measure.value} of a site, last round; the bar is the mean`));
-    return { label: `${measure.value} of every site, one row for each of ${rows.length} methods, sorted by mean. Best: ${rows[0]?.e.name} with a mean of ${average(rows[0]?.values ?? []).toFixed(digits())}.`, height, parts };
+    parts.push(s("text", { x: width - 2, y: height - 1, "text-anchor": "end", class: "soft" }, `${called()} of a site, last round; the bar is the mean`));
+    return { label: `${called()} of every site, one row for each of ${rows.length} methods, sorted by mean. Best: ${rows[0]?.e.name} with a mean of ${average(rows[0]?.values ?? []).toFixed(digits())}.`, height, parts };
   });
   const scores = h("div");
   function listScores() {
     const names = measures().slice(1).map(([name]) => name);
-    scores.replaceChildren(...(names.length ? [table("Beside accuracy: mean over sites, last round, test data", [
+    scores.replaceChildren(...(names.length ? [table(`Beside ${judged.title}: mean over sites, last round, test data`, [
       { title: "method", text: true, value: splitNote },
       ...names.map((name) => { const mean = (e) => average((e.scores[name] ?? {})[shownSplit(e)] ?? []); return { title: name, value: mean, show: (e) => mean(e).toFixed(3) }; })],
     setting.now.experiments.filter((e) => Object.keys(e.scores).length), { sortable: true }),
     h("dl", { class: "facts" }, names.map((name) => [h("dt", {}, name), h("dd", {}, all.metrics[name] ?? "")]))] : []));
   }
-  const listed = numbers("Every site", () => h("div", { class: "tall", tabindex: 0 }, table(`${measure.value} of each site, last round`, [
+  const listed = numbers("Every site", () => h("div", { class: "tall", tabindex: 0 }, table(`${called()} of each site, last round`, [
     { title: "site", text: true, value: (i) => setting.now.sites[i].name },
     ...rowsOf().map(({ e, values }) => ({ title: splitNote(e), value: (i) => values[i] ?? null, show: (i) => values[i]?.toFixed(digits()) ?? "–" }))],
   setting.now.sites.map((_, i) => i), { sortable: true })));

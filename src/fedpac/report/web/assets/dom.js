@@ -15,8 +15,11 @@ const h = (tag, attributes, ...children) => make(null, tag, attributes, children
 const s = (tag, attributes, ...children) => make(SVG, tag, attributes, children);
 
 const known = (value) => value !== null && value !== undefined;
-const percent = (share, digits = 2) => (known(share) ? (100 * share).toFixed(digits) : "–");
-const points = (value, digits = 1) => (known(value) ? (value < 0 ? "−" : "+") + Math.abs(value).toFixed(digits) : "–");
+let judged = { name: "accuracy", title: "accuracy", label: "accuracy (%)", unit: "%", factor: 100, decimals: 0, least: 0 };  // what models are judged by
+const fixed = (value, digits = 2) => value.toFixed(digits + judged.decimals);
+const percent = (share, digits = 2) => (known(share) ? fixed(judged.factor * share, digits) : "–");
+const points = (value, digits = 1) => (known(value) ? (value < 0 ? "−" : "+") + fixed(Math.abs(value), digits) : "–");
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const clip = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
 
 function size(bytes) {

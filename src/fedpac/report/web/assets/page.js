@@ -16,10 +16,10 @@ function wordsPart(setting) {
     words.textContent = now.words.join(" ");
     const tile = (label, value, more) => h("div", {}, h("dt", {}, label), h("dd", {}, value, more ? h("small", {}, more) : null));
     tiles.replaceChildren(...[
-      tile("Accuracy together", `${percent(final.mean, 1)} %`, `${best.name}, ${best.reported}`),
-      alone && alone !== best ? tile("Accuracy alone", `${percent(alone.final[alone.reported].mean, 1)} %`, alone.name) : null,
+      tile(`${capital(judged.title)} together`, `${percent(final.mean, 1)} ${judged.unit}`, `${best.name}, ${best.reported}`),
+      alone && alone !== best ? tile(`${capital(judged.title)} alone`, `${percent(alone.final[alone.reported].mean, 1)} ${judged.unit}`, alone.name) : null,
       gains ? tile("Sites that gain", `${count("gains")} of ${gains.verdicts.length}`, `${count("loses")} lose, ${count("open")} too close to call`) : null,
-      tile("Worst tenth of sites", `${percent(final.worst, 1)} %`, "their mean accuracy"),
+      tile("Worst tenth of sites", `${percent(final.worst, 1)} ${judged.unit}`, `their mean ${judged.title}`),
       tile("Traffic per site", size((best.cost.bytes_up + best.cost.bytes_down) / now.sites.length), `${best.rounds} rounds, up and down`),
     ].filter(known));
   }
@@ -106,6 +106,7 @@ function originPart(setting) {
 
 function glossaryPart() {
   const terms = {
+    ...(judged.factor > 1 ? {} : { "R²": "The share of the variance of a site's held-out targets that the model explains: 1 is perfect, 0 is as good as their mean, and less than 0 is worse." }),
     received: "The accuracy of the model that a site gets from the server, before it trains any further.",
     personal: "The accuracy of the same model after the site has trained it on its own data.",
     "as reported": "Whichever of the two the method's own paper reports; the methods differ in it.",
@@ -140,6 +141,7 @@ function build() {
   document.getElementById("subtitle").textContent = now ? now.title : "No round has been scored yet.";
   if (!now) return;
   built = signature(now);
+  judged = now.measure;
   holder = { now };
   parts = [wordsPart, gainsPart, overviewPart, curvesPart, spreadPart, weightsPart, heldPart, costPart, failuresPart, originPart, glossaryPart].map((make) => make(holder)).filter(known);
   main.replaceChildren(...parts.map((each) => each.node));
