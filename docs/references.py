@@ -79,7 +79,7 @@ def command_pages(name: str, command: Any, level: str) -> Iterator[str]:
         return
     yield from (f"{level} {name}", "", plain(command.help or ""), "")
     if command.epilog:
-        examples = re.split(r"\s+\|\s+", re.sub(r"^Examples?:\s*", "", plain(command.epilog)))
+        examples = [line.removeprefix("$ ") for line in plain(command.epilog).split("\n\n")[1:]]
         yield from ("```sh", *examples, "```", "")
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
