@@ -30,7 +30,7 @@ from fedpac.deploy.desk import folder_of
 from fedpac.deploy.serving import Service
 from fedpac.deploy.superlink import end, flower_environment, free_port, start
 from fedpac.deploy.trial import join_command
-from fedpac.federation import RoundReport
+from fedpac.rounds import RoundReport
 from fedpac.runs.execute import run
 from fedpac.training import evaluate
 

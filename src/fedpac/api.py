@@ -28,7 +28,7 @@ from fedpac.engines.site import Site
 from fedpac.engines.store import MemoryStore
 from fedpac.errors import ConfigError, FedpacError, RunError
 from fedpac.evaluation import Evaluation
-from fedpac.federation import Federation, RoundReport, of_method
+from fedpac.federation import Federation, of_method
 from fedpac.files import explained
 from fedpac.methods import Method, make_method
 from fedpac.methods.base import Which
@@ -39,6 +39,7 @@ from fedpac.newcomers import Reception
 from fedpac.privacy import KEY, PrivacyConfig
 from fedpac.provenance import provenance
 from fedpac.recipe import Recipe
+from fedpac.rounds import RoundReport
 from fedpac.runs.execute import make_task, saved_state
 from fedpac.runs.folder import CHECKPOINT, SELECTED, RunStore
 from fedpac.sampling import Sampler, Uniform

@@ -18,8 +18,9 @@ from fedpac.engines.flower.engine import GLANCE, FlowerEngine, Introduced, Say, 
 from fedpac.engines.flower.wire import Spec
 from fedpac.engines.site import Job, Outcome
 from fedpac.errors import FedpacError
-from fedpac.federation import Federation, RoundReport
+from fedpac.federation import Federation
 from fedpac.newcomers import Reception
+from fedpac.rounds import RoundReport
 from fedpac.runs.execute import Census, census_of, conduct, make_task, task_for
 from fedpac.runs.folder import RunStore
 
