@@ -12,7 +12,7 @@ from fedpac import native
 from fedpac.errors import ConfigError, FedpacError
 from fedpac.inspect.network import facts
 from fedpac.models import Classifier, conv_block
-from fedpac.networks import NETWORKS, build_model
+from fedpac.networks import NETWORKS, build_model, network_for
 from fedpac.recipe import Recipe
 from fedpac.task import Task
 
@@ -179,8 +179,7 @@ def tokens():
 def test_engines_agree_and_the_network_learns(name, clients):
     data = clients()
     scenario = fedpac.from_arrays(data)
-    vocabulary = None if scenario.sample.is_floating_point() else int(scenario.sample.max()) + 1
-    model = build_model(name, scenario.shape, scenario.classes, 0, vocabulary)
+    model = network_for(name, scenario.sample, scenario.classes, 0)
     runs = [
         fedpac.fit(
             model, data, "fedpac", rounds=3, batch=8, epochs=3, seed=1, engine=engine, workers=2, lr=0.003,
@@ -190,6 +189,20 @@ def test_engines_agree_and_the_network_learns(name, clients):
     ]  # fmt: skip
     assert [report.scores for report in runs[0].history] == [report.scores for report in runs[1].history]
     assert np.mean(runs[0].accuracy) > 0.6
+
+
+@pytest.mark.parametrize(("name", "clients"), [("cnn", images), ("transformer", tokens)])
+def test_a_network_by_its_name_is_the_one_of_the_command_line(name, clients, tmp_path):
+    scenario = fedpac.from_arrays(clients())
+    quick = {"rounds": 1, "epochs": 1, "seed": 3, "engine": "serial"}
+    named = fedpac.fit(name, scenario, **quick)
+    given = fedpac.fit(network_for(name, scenario.sample, scenario.classes, 3), scenario, **quick)
+    assert named.history[0].scores == given.history[0].scores
+    bundle = fedpac.load_model(named.models[0].save(tmp_path / "model", onnx=False))  # its name is enough to open it
+    x = clients()[0][2]
+    np.testing.assert_allclose(bundle.predict_proba(x), named.models[0].predict_proba(x), atol=1e-6)
+    with pytest.raises(ConfigError, match=r"there is no network 'transfomer'. Did you mean 'transformer'"):
+        fedpac.fit("transfomer", scenario, rounds=1)
 
 
 @pytest.fixture
