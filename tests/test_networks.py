@@ -214,6 +214,15 @@ def own_network(tmp_path, monkeypatch):
         "    body = nn.Sequential(nn.Flatten(), nn.Linear(size, 9), nn.ReLU())\n"
         "    return fedpac.Classifier(body, nn.Linear(9, classes))\n"
         "def broken(shape, classes):\n    raise ValueError('not today')\n"
+        "class Usual(nn.Module):\n"
+        "    def __init__(self, channels, features, classes):\n"
+        "        super().__init__()\n"
+        "        self.conv = nn.Sequential(nn.Conv2d(channels, 4, 5), nn.LeakyReLU(), nn.MaxPool2d(2), nn.Flatten())\n"
+        "        self.fc = nn.Linear(features, classes)\n"
+        "    def forward(self, x):\n        return self.fc(self.conv(x))\n"
+        "def usual(shape, classes):\n"
+        "    side = (shape[1] - 4) // 2\n"
+        "    return fedpac.split(Usual(shape[0], 4 * side * side, classes), head='fc')\n"
         "nothing = 3\n"
         "def odd(shape, classes):\n    return 7\n"
     )
@@ -237,6 +246,21 @@ def test_a_network_of_ones_own_on_the_command_line(fedpac, own_network):
     code, out, err = fedpac("models", "my_networks:make", "--shape", "1,8,8")
     assert code == 0, err
     assert "gradients written out" in out
+
+
+@pytest.mark.skipif(not native.available(), reason="there are no kernels here")
+def test_kernels_engage_in_a_network_of_ones_own(fedpac, own_network, monkeypatch):
+    """Said before the run; and training with them is what it is without, up to rounding."""
+    assert "1 fused block; gradients by autograd" in fedpac("models", "my_networks:usual", "--shape", "1,28,28")[1]
+    how = ("--method", "fedavg", "--dataset", "digits", "--clients", 3, "--rounds", 2, "--engine", "serial")
+    for folder in ("fused", "plain"):
+        assert fedpac("run", *how, "--model", "my_networks:usual", "--no-figures", "--out", folder)[0] == 0
+        monkeypatch.setattr("fedpac.task.accelerated", lambda model, sample: model)
+    losses = [
+        np.genfromtxt(f"{folder}/metrics.csv", delimiter=",", names=True)["loss"] for folder in ("fused", "plain")
+    ]
+    assert not np.array_equal(*losses)
+    np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

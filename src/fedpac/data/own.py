@@ -29,7 +29,8 @@ SIGNED = {
 NUMBERS = "To predict numbers, set data.target=number (in Python, classes=0)."
 LAYOUT = (
     "Expected one .npz file per client (x_train, y_train, x_test, y_test; or x, y and optionally split), "
-    "or one sub-folder per client with a folder of PNG or JPEG images for each class."
+    "or one sub-folder per client with a folder of PNG or JPEG images for each class. CSV and Parquet tables need a "
+    "schema: fedpac data describe FILES --out schema.toml."
 )
 
 
