@@ -253,38 +253,6 @@ def test_what_has_no_tree_is_named(odd):
 
 # --- tables -------------------------------------------------------------------------------------------------------
 
-SCHEMA = """
-target = "ill"
-classes = ["no", "yes"]
-missing = ["", "NA"]
-[sites]
-north = "north.csv"
-south = "south.csv"
-[features]
-age = "number"
-ward = "category"
-dose = "number"
-"""
-
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tables")
-    random = np.random.default_rng(0)
-    for site in ("north", "south"):
-        lines = ["ward,age,ill" + (",dose" if site == "north" else "")]
-        for _ in range(60):
-            age = random.normal(60, 10)
-            cells = [random.choice(["A", "B", "NA"]), f"{age:.3f}", "yes" if age > 60 else "no"]
-            lines.append(",".join([*cells, *([random.choice(["1", "2", ""])] if site == "north" else [])]))
-        (folder / f"{site}.csv").write_text("\n".join(lines) + "\n")
-    (folder / "schema.toml").write_text(SCHEMA)
-    torch.manual_seed(0)
-    model = fedpac.Classifier(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 2))
-    result = fedpac.fit(model, fedpac.from_tables(folder / "schema.toml"), rounds=10, lr=0.2, engine="serial")
-    result.save(folder / "models")
-    return folder, result
-
 
 def test_a_table_s_model_takes_raw_rows_and_knows_nothing_of_other_sites(tables):
     folder, result = tables
@@ -354,6 +322,18 @@ def test_another_preprocessing_is_not_taken_for_the_model_s_own(tables, tmp_path
     file.write_text(json.dumps(values))
     with pytest.raises(ModelError, match=r"preprocessing\.json is damaged .* its checksum does not match"):
         fedpac.load_model(bundle)
+
+
+def test_a_column_that_is_called_as_an_output_says_why_there_is_no_onnx(tables, tmp_path):
+    folder, _ = tables
+    for site in ("north", "south"):
+        text = (folder / f"{site}.csv").read_text()
+        (tmp_path / f"{site}.csv").write_text(text.replace("age", "value", 1))
+    (tmp_path / "schema.toml").write_text((folder / "schema.toml").read_text().replace("age", "value"))
+    result = fedpac.fit("mlp", fedpac.from_tables(tmp_path / "schema.toml"), rounds=1, engine="serial")
+    card = fedpac.load_model(result.models[0].save(tmp_path / "model")).card
+    assert card.onnx == "a column is called 'value', as an output of the graph is; rename it"
+    assert "model.onnx" not in card.files
 
 
 def test_predicting_rows_of_a_file(fedpac, tables):
