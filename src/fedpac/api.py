@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from pydantic import ValidationError
 from torch import nn
@@ -35,6 +35,7 @@ from fedpac.methods.base import Which
 from fedpac.metrics import headline
 from fedpac.mods.base import restored
 from fedpac.mods.ckks_keys import Parameters
+from fedpac.networks import network_for
 from fedpac.newcomers import Reception
 from fedpac.privacy import KEY, PrivacyConfig
 from fedpac.provenance import provenance
@@ -55,7 +56,7 @@ Arrays = Sequence[ArrayLike]  # x_train, y_train, x_test, y_test; perhaps x_vali
 
 
 def fit(
-    model: nn.Module,
+    model: nn.Module | str,
     clients: Sequence[Arrays] | Scenario,
     method: str | Method = "fedpac",
     *,
@@ -88,7 +89,8 @@ def fit(
 ) -> "Result":
     """Train on the clients' data and give back one model per client.
 
-    model      a torch module with a `body` (input -> features) and a `head` (features -> logits); it is not changed
+    model      a torch module with a `body` (input -> features) and a `head` (features -> logits), which is not changed;
+               or the name of a network ('fedpac models' lists them), made for the clients' samples
     clients    (x_train, y_train, x_test, y_test) of every client, numpy or torch; (train, test) of torch Datasets or
                Hugging Face's, or folders of the latter; or a scenario, see fedpac.from_folder and from_datasets
     method     a name ('fedpac methods' lists them) with its `settings`, or an instance of a Method of your own
@@ -127,7 +129,9 @@ def fit(
     aggregator = _section(ServerConfig, **(server or {}))
     optimizer, rule = aggregator.make_optimizer(), aggregator.make_rule()
     selection = _selection(scenario, run)
-    network, clients_in_all = _copied(model), len(scenario.clients)
+    name = model if isinstance(model, str) else None
+    network = _copied(model) if name is None else network_for(name, scenario.sample, scenario.classes, run.seed)
+    clients_in_all = len(scenario.clients)
     protection = _section(PrivacyConfig, **(privacy or {}))
     key = Parameters.for_clients(clients_in_all).new_key() if protection.encryption == "ckks" else None
     task = Task(
@@ -153,13 +157,13 @@ def fit(
                 if selection.best == report.round:
                     then = Server(task, copy.deepcopy(federation.server.state))  # a merge may work in place
                     then.round = report.round
-                    selected = Result(task, method, scenario, then, dict(running.snapshot()), history[:])
+                    selected = Result(task, method, scenario, then, dict(running.snapshot()), history[:], network=name)
             if told.see(report) or (selection is not None and selection.exhausted):
                 break
         states = dict(running.snapshot())
     if told.stopped is not None and told.stopped.error is not None:
         warnings.warn(f"the training {told.stopped}", stacklevel=2)
-    return Result(task, method, scenario, federation.server, states, history, selected, stopped=told.stopped)
+    return Result(task, method, scenario, federation.server, states, history, selected, told.stopped, name)
 
 
 def _selection(scenario: Scenario, run: RunConfig) -> Selection | None:
@@ -170,9 +174,9 @@ def _selection(scenario: Scenario, run: RunConfig) -> Selection | None:
     return None
 
 
-def _copied(model: nn.Module) -> nn.Module:
+def _copied(model: object) -> nn.Module:
     try:
-        return copy.deepcopy(model)
+        return cast(nn.Module, copy.deepcopy(model))
     except Exception as error:  # weights that are computed when they are read, as by the old weight_norm
         raise ConfigError(
             f"the model {type(model).__name__} cannot be copied, but every client needs its own copy: "
@@ -325,7 +329,9 @@ class Result:
         folder = Path(folder)
         with explained(folder):
             check_free(folder)
-        return [model.save(folder / safe_name(model.name), licence, onnx) for model in self.models]
+        names = [safe_name(data.name or f"client {i}") for i, data in enumerate(self.scenario.clients)]
+        names = [f"{name}-{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
+        return [model.save(folder / name, licence, onnx) for name, model in zip(names, self.models, strict=True)]
 
     def welcome(self, x: "ArrayLike | None" = None, y: "ArrayLike | None" = None) -> "ClientModel":
         """The model of a client that never took part, from its labelled samples, as many as it has.
@@ -349,7 +355,7 @@ class Result:
 
 def safe_name(name: str) -> str:
     """A client's name as that of a folder."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-") or "client"
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "client"
 
 
 def shown_names(names: Sequence[str]) -> str:
