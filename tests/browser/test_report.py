@@ -316,6 +316,13 @@ def test_it_prints(page):
     printed = base64.b64decode(page.execute_cdp_cmd("Page.printToPDF", {"printBackground": False})["data"])
     assert printed.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) >= 3
+    wide = page.execute_script("return document.querySelector('#curves svg').clientWidth")
+    page.execute_script("dispatchEvent(new Event('beforeprint'))")
+    drawn_widths = "return [...document.querySelectorAll('.picture svg')].map(e => e.clientWidth)"
+    assert max(page.execute_script(drawn_widths)) <= 700  # paper, not the screen
+    assert len(page.find_elements(By.CSS_SELECTOR, "#gains details tbody tr")) == 20  # on paper nobody opens it
+    page.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert page.execute_script("return document.querySelector('#curves svg').clientWidth") == wide
 
 
 def test_text_of_strangers_stays_text(browser, tmp_path):

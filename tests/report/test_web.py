@@ -146,6 +146,19 @@ def test_scores_beside_accuracy(tmp_path):
     assert scores["ece"]["received"] == of_ece
 
 
+def test_the_first_paragraph_is_about_a_finished_method(tmp_path):
+    """What is ahead after a few rounds may be behind at the end."""
+    runs = [
+        read_run(forge(tmp_path / "a", "fedpac", level=0.95, rounds=5, wanted=10)),
+        read_run(forge(tmp_path / "b", "fedavg", level=0.6)),
+    ]
+    (setting,) = contents(runs)["settings"]
+    assert setting["experiments"][setting["headline"]]["name"] == "FedAvg"
+    assert "Not finished: FedPAC." in setting["words"]
+    (setting,) = contents(runs[:1])["settings"]
+    assert setting["experiments"][setting["headline"]]["name"] == "FedPAC"
+
+
 def test_reliability_of_all_sites_and_of_each(tmp_path):
     runs = [read_run(forge(tmp_path / f"{seed}", seed=seed, reliability=True)) for seed in (0, 1)]
     (setting,) = contents(runs)["settings"]

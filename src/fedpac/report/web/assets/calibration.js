@@ -59,7 +59,7 @@ function calibrationPart(setting) {
     return Object.keys(sites).map((i) => [Number(i), figures(sites[i]).error]).sort((a, b) => b[1] - a[1]);
   }
   const small = picture((width) => {
-    const e = chosen(), sites = worstFirst().slice(0, SMALL), across = Math.max(2, Math.floor(width / 118)), cell = width / across, side = cell - 16, parts = [];
+    const e = chosen(), sites = worstFirst().slice(0, SMALL), across = Math.max(2, Math.floor(width / 100)), cell = width / across, side = cell - 16, parts = [];
     sites.forEach(([i, error], at) => {
       const left = (at % across) * cell + 6, top = Math.floor(at / across) * (cell + 22) + 18, x = scale(0, 1, left, left + side), y = scale(0, 1, top + side, top);
       const bins = binsAt(e, String(i)), most = Math.max(...bins.map(([, n]) => n));

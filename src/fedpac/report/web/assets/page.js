@@ -165,7 +165,12 @@ function show(contents) {
 bar.append(settingChoice, whichChoice, theme, print);
 new ResizeObserver(() => pictures.forEach((each) => each.resized())).observe(main);
 addEventListener("beforeprint", () => {
-  document.querySelectorAll("#gains details").forEach((each) => { each.open = true; });
+  document.documentElement.classList.add("printing");  // as wide as paper, so that pictures are drawn for it
+  document.querySelectorAll("#gains details").forEach((each) => { each.open = true; each.renew(); });
+  pictures.forEach((each) => each.draw());
+});
+addEventListener("afterprint", () => {
+  document.documentElement.classList.remove("printing");
   pictures.forEach((each) => each.draw());
 });
 show(all);
