@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def forge(
     weights: bool = False,
     failures: Sequence[tuple[int, int, str, str]] = (),
     scores: Sequence[str] = (),
+    reliability: bool = False,
     environment: dict[str, Any] | None = None,
     note: str = "",
     more: str = "",
@@ -72,6 +74,13 @@ def forge(
         tables["scores.csv"] = [
             SCORES, *((rounds, i, split, "test", metric, round(rng.random(), 4)) for i, split, metric in asked)
         ]  # fmt: skip
+    if reliability:
+        tables.setdefault("scores.csv", [SCORES])
+        for i, split, at in product(range(clients), ("received", "personal"), (7, 11, 14)):
+            values = {"samples": 10 + at, "confidence": (at + 0.5) / 15, "accuracy": (at - i % 5) / 15}
+            tables["scores.csv"] += [
+                (rounds, i, split, "test", f"reliability {at} {field}", value) for field, value in values.items()
+            ]
     if failures:
         tables["failures.csv"] = [FAILURES, *failures]
     for name, rows in tables.items():

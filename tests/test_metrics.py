@@ -6,14 +6,23 @@ import numpy as np
 import pytest
 import torch
 from sklearn import metrics as sk
+from sklearn.calibration import calibration_curve
 
 from fedpac.engines import ProcessEngine, SerialEngine
 from fedpac.errors import ConfigError
 from fedpac.methods import make_method
-from fedpac.metrics import METRICS, check_names, confusion_matrix, measure, misfit
+from fedpac.metrics import (
+    METRICS,
+    check_names,
+    confusion_matrix,
+    expected_calibration_error,
+    measure,
+    misfit,
+    reliability_bins,
+)
 from fedpac.testing.tiny import CLASSES, run_federation, start_federation, tiny_data
 
-ASKED = ("balanced-accuracy", "macro-f1", "auroc", "brier", "ece", "confusion")
+ASKED = ("balanced-accuracy", "macro-f1", "auroc", "brier", "ece", "confusion", "reliability")
 
 
 @pytest.fixture
@@ -56,6 +65,27 @@ def test_the_calibration_error_by_its_definition(predicted):
     assert measure(("ece",), "test", y, outputs)["test/ece"] == pytest.approx(total)
 
 
+def test_reliability_is_the_calibration_curve_of_being_right(predicted):
+    y, outputs = predicted
+    p = outputs.double().softmax(1).numpy()
+    found = {k.removeprefix("test/"): v for k, v in measure(("ece", "reliability"), "test", y, outputs).items()}
+    bins = reliability_bins(found)
+    samples, confidence, right = bins[bins[:, 0] > 0].T
+    accuracies, confidences = calibration_curve(p.argmax(1) == y.numpy(), p.max(1), n_bins=15)
+    assert right / samples == pytest.approx(accuracies)
+    assert confidence / samples == pytest.approx(confidences)
+    assert samples.sum() == len(y)
+    assert expected_calibration_error(bins) == pytest.approx(found["ece"])
+    assert len(found) == 1 + 3 * len(samples)  # nothing of empty bins
+
+
+def test_bins_of_clients_add_up(predicted):
+    y, outputs = predicted
+    parts = [measure(("reliability",), "test", y[at], outputs[at]) for at in (slice(0, 25), slice(25, 40))]
+    bins = [reliability_bins({k.removeprefix("test/"): v for k, v in part.items()}) for part in parts]
+    assert expected_calibration_error(sum(bins)) == pytest.approx(measure(("ece",), "test", y, outputs)["test/ece"])
+
+
 def test_a_client_with_one_class_has_no_auroc():
     found = measure(("auroc", "macro-f1"), "test", torch.zeros(5, dtype=torch.long), torch.randn(5, 3))
     assert found.keys() == {"test/macro-f1"}
@@ -89,11 +119,17 @@ def test_unknown_metrics_are_refused():
         ({"test/confusion 0 9": 1.0}, "expected two classes"),
         ({"test/confusion 0": 1.0}, "expected two classes"),
         ({"test/confusion": 1.0}, "not requested"),
-        ({"test/auroc": 0.5, "validation/confusion 0 1": 3.0}, None),
+        ({"test/confusion ٣ 1": 1.0, "test/confusion 9999999999999 1": 1.0}, "expected two classes"),
+        ({"test/reliability": 1.0}, "not requested"),
+        ({"test/reliability 15 samples": 1.0}, "expected a bin of 0 to 14"),
+        ({"test/reliability 3 colour": 1.0}, "one of samples, confidence, accuracy"),
+        ({"test/reliability 3 accuracy": 1.5}, "expected 0 to 1"),
+        ({"test/reliability 3 samples": math.inf}, "is inf"),
+        ({"test/auroc": 0.5, "validation/confusion 0 1": 3.0, "test/reliability 14 samples": 1e4}, None),
     ],
 )
 def test_numbers_that_cannot_be_are_refused(measured, problem):
-    found = misfit(measured, ("auroc", "confusion"), 4)
+    found = misfit(measured, ("auroc", "confusion", "reliability"), 4)
     assert found is None if problem is None else problem in found
 
 

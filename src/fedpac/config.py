@@ -15,7 +15,7 @@ from fedpac.errors import ConfigError, unknown
 from fedpac.hostile import HostileConfig
 from fedpac.methods import Method, find_method, is_own, make_method
 from fedpac.methods.base import check_aggregation, check_optimizer
-from fedpac.metrics import CONFUSION, METRICS, headline
+from fedpac.metrics import COUNTS, METRICS, headline
 from fedpac.mods import Ckks, Float16, Mod, TopK
 from fedpac.mods.ckks_keys import KeySource
 from fedpac.networks import NETWORKS, is_own_network
@@ -76,7 +76,7 @@ class RunConfig(BaseModel):
     everybody_last: Annotated[bool, Field(description="all clients participate in the last round")] = True
     metrics: Annotated[
         tuple[str, ...],
-        Field(description=f"metrics in addition to accuracy and loss: {', '.join([*METRICS, CONFUSION])}"),
+        Field(description=f"metrics in addition to accuracy and loss: {', '.join([*METRICS, *COUNTS])}"),
     ] = ()
     select_by: Annotated[
         str | None, Field(description="the validation metric that selects the round; default: accuracy")
@@ -104,7 +104,7 @@ class RunConfig(BaseModel):
     @classmethod
     def _known_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            if name not in (known := [*METRICS, CONFUSION]):
+            if name not in (known := [*METRICS, *COUNTS]):
                 raise ValueError(unknown("metric", name, known))
         return names
 

@@ -20,8 +20,12 @@ Part: TypeAlias = Literal["test", "validation"]  # whose rows were looked at
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
-BINS = 15  # of the confidence, for the calibration error
+BINS = 15  # of the confidence, for the calibration error and the reliability diagram
 CONFUSION = "confusion"  # as numbers: "confusion 2 5" samples of class 2 were taken for class 5
+RELIABILITY = "reliability"  # as numbers: "reliability 12 samples", and their mean confidence and accuracy, by bin
+BIN_FIELDS = ("samples", "confidence", "accuracy")
+COUNTS = (CONFUSION, RELIABILITY)  # metrics of many numbers
+MOST_SAMPLES = 2.0**53  # what a float can count to
 SEPARATOR = "/"  # in the name of a number: part/metric
 
 
@@ -77,10 +81,22 @@ def _brier(y: Ints, p: Floats) -> float:
 
 def _calibration_error(y: Ints, p: Floats) -> float:
     """sum over the bins of confidence: share of samples * |accuracy - mean confidence|."""
+    return expected_calibration_error(_bins(y, p))
+
+
+def _bins(y: Ints, p: Floats) -> Floats:
+    """Rows: bins of equal width of the confidence. Columns: samples, sum of their confidence, how many are right."""
     confidence, right = p.max(1), p.argmax(1) == y
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    gaps = np.bincount(bins, weights=right - confidence, minlength=BINS)
-    return float(np.abs(gaps).sum() / len(y))
+    return np.stack(
+        [np.bincount(bins, weights=each, minlength=BINS) for each in (np.ones(len(y)), confidence, right)], 1
+    )
+
+
+def expected_calibration_error(bins: Floats) -> float:
+    """Of bins as `_bins` makes them; those of several clients may be summed first."""
+    samples, confidence, right = bins.T
+    return float(np.abs(right - confidence).sum() / samples.sum())
 
 
 def _mean_squared_error(y: Floats, p: Floats) -> float:
@@ -126,7 +142,7 @@ def headline(classes: int) -> str:
 
 def check_names(names: Iterable[str], classes: int) -> tuple[str, ...]:
     """The names, if all are metrics of such a task (classes = 0: a number is predicted)."""
-    known = [*(OF_CLASSES if classes else OF_NUMBERS), *([CONFUSION] if classes else [])]
+    known = [*(OF_CLASSES if classes else OF_NUMBERS), *(COUNTS if classes else ())]
     for name in names:
         if name not in known:
             kind = "classification metric" if classes else "regression metric"
@@ -155,8 +171,9 @@ def measure(names: Iterable[str], part: Part, y: Tensor, outputs: Tensor) -> dic
     targets = y.detach().cpu().numpy()
     found: dict[str, float] = {}
     for name in names:
-        if name == CONFUSION:
-            found |= {f"{part}{SEPARATOR}{key}": n for key, n in _confusion(targets, given.argmax(1)).items()}
+        if name in COUNTS:
+            many = _confusion(targets, given.argmax(1)) if name == CONFUSION else _reliability(targets, given)
+            found |= {f"{part}{SEPARATOR}{key}": value for key, value in many.items()}
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # classes that a client has none of are no surprise here
@@ -181,20 +198,46 @@ def confusion_matrix(found: Mapping[str, float], classes: int) -> NDArray[np.int
     return matrix
 
 
+def _reliability(y: Ints, p: Floats) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for at, (samples, confidence, right) in enumerate(_bins(y, p).tolist()):
+        if samples:  # an empty bin has neither a confidence nor an accuracy
+            values = (samples, confidence / samples, right / samples)
+            found |= {f"{RELIABILITY} {at} {field}": v for field, v in zip(BIN_FIELDS, values, strict=True)}
+    return found
+
+
+def reliability_bins(found: Mapping[str, float]) -> Floats:
+    """As `_bins` makes them. `found` is one client's by metric, without the part."""
+    bins = np.zeros((BINS, 3))
+    for at in range(BINS):
+        samples, confidence, accuracy = (found.get(f"{RELIABILITY} {at} {field}", 0.0) for field in BIN_FIELDS)
+        bins[at] = samples, samples * confidence, samples * accuracy
+    return bins
+
+
 def misfit(measured: Mapping[str, float], names: Sequence[str], classes: int) -> str | None:
     """What is wrong with numbers that a site answered; None if they can be."""
     for key, value in measured.items():
         part, _, name = key.partition(SEPARATOR)
-        kind, *pair = name.split(" ")
-        if part not in ("test", "validation") or kind not in names or (kind == CONFUSION) != bool(pair):
+        kind, *which = name.split(" ")
+        if part not in ("test", "validation") or kind not in names or (kind in COUNTS) != bool(which):
             return f"it sent '{key[:80]}', which was not requested"
         if kind == CONFUSION:
-            if len(pair) != 2 or not all(at.isdecimal() and int(at) < classes for at in pair):
+            if len(which) != 2 or not all(_below(classes, at) for at in which):
                 return f"it sent '{key[:80]}'; expected two classes of 0 to {classes - 1}"
-            least, most = 0.0, 2.0**53
+            least, most = 0.0, MOST_SAMPLES
+        elif kind == RELIABILITY:
+            if len(which) != 2 or not _below(BINS, which[0]) or which[1] not in BIN_FIELDS:
+                return f"it sent '{key[:80]}'; expected a bin of 0 to {BINS - 1} and one of {', '.join(BIN_FIELDS)}"
+            least, most = 0.0, MOST_SAMPLES if which[1] == "samples" else 1.0
         else:
             metric = (OF_CLASSES if classes else OF_NUMBERS)[kind]
             least, most = metric.least, metric.most
         if not (least - 1e-9 <= value <= most + 1e-9):  # NaN is neither
             return f"'{key}' is {value:g}; expected {least:g} to {most:g}"
     return None
+
+
+def _below(count: int, text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < count

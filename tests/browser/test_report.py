@@ -21,7 +21,7 @@ from hostile_text import HOSTILE
 def report(tmp_path_factory):
     root = tmp_path_factory.mktemp("report")
     names = ["Universitätsklinikum Nord-West, Abteilung Radiologie", *(f"site {i}" for i in range(1, 20))]
-    forge(root / "a" / "local", "local", level=0.84, names=names)
+    forge(root / "a" / "local", "local", level=0.84, names=names, reliability=True)
     for seed in (0, 1):
         forge(
             root / "a" / f"fedpac{seed}",
@@ -30,7 +30,8 @@ def report(tmp_path_factory):
             seed=seed,
             names=names,
             weights=True,
-            scores=["ece", "auroc"],
+            scores=["ece", "auroc", "brier"],
+            reliability=True,
         )
     forge(root / "a" / "fedavg", "fedavg", level=0.8, names=names, failures=[(2, 3, "deadline", "site 3 was late")])
     absent = forge(root / "a" / "fedrep", "fedrep", names=names, failures=[(10, 4, "lost", "site 4 is gone")])
@@ -92,7 +93,7 @@ def test_every_section_is_there_and_can_be_reached(page):
     titles = [each.text for each in page.find_elements(By.CSS_SELECTOR, "main h2")]
     links = page.find_elements(By.CSS_SELECTOR, "nav a")
     assert [link.text for link in links] == titles
-    assert len(titles) == 11
+    assert len(titles) == 12
     for link in links:
         target = link.get_attribute("href").partition("#")[2]
         assert page.find_elements(By.ID, target)
@@ -214,6 +215,29 @@ def test_calibration_and_other_scores(page):
     assert one(page, "#spread svg").get_attribute("aria-label").startswith("ece of every site, one row for each of 1")
 
 
+def test_reliability_by_method_and_site(page):
+    said = text(page, "#calibration .readout")
+    assert re.match(r"FedPAC \(received\), all sites together: 77.1 % sure, 60.4 % right of 2480 predictions", said)
+    assert said.count("points too much") == 2  # Local-only is shown, too
+    assert len(page.find_elements(By.CSS_SELECTOR, "#calibration-diagram rect.dot")) == 6
+    choose(page, "#calibration-other", "nothing")
+    assert len(page.find_elements(By.CSS_SELECTOR, "#calibration-diagram rect.dot")) == 3
+    choose(page, "#calibration-site", "site 3")
+    assert "site 3: " in text(page, "#calibration .readout")
+    assert one(page, "#calibration-diagram").get_attribute("aria-label").startswith("Reliability diagram, site 3")
+    assert len(page.find_elements(By.CSS_SELECTOR, "#calibration-sites .frame")) == 20
+    choose(page, "#calibration-method", "Local-only")
+    assert "Local-only (personal), site 3" in text(page, "#calibration .readout")
+    assert len(opened(page, "#calibration")) == 3 * 21
+    heads = [
+        each.text
+        for each in page.find_elements(
+            By.CSS_SELECTOR, "#calibration > .scroll th button, #calibration > div th button"
+        )
+    ]
+    assert {"calibration error, mean over sites", "Brier score, mean over sites"} <= set(heads)
+
+
 def test_hundreds_of_sites(page):
     choose(page, "#setting", "digits groups, 300 clients")
     assert text(page, "#subtitle") == "digits groups, 300 clients"
@@ -273,7 +297,8 @@ def test_keyboard_reaches_every_control_and_pictures_have_words(page):
     names = [name for name, *_ in seen]
     wanted = [
         "which", "theme", "print", "gains-method", "gains-order", "curves-site", "curves-lines", "curves-zoom",
-        "curves-round", "weights-run", "weights-site", "weights-round", "weights-play", "weights-least",
+        "curves-round", "calibration-method", "calibration-other", "calibration-site", "weights-run",
+        "weights-site", "weights-round", "weights-play", "weights-least",
         "weights-matrix",
     ]  # fmt: skip
     assert [name for name in wanted if name not in names] == []
@@ -291,6 +316,13 @@ def test_it_prints(page):
     printed = base64.b64decode(page.execute_cdp_cmd("Page.printToPDF", {"printBackground": False})["data"])
     assert printed.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) >= 3
+    wide = page.execute_script("return document.querySelector('#curves svg').clientWidth")
+    page.execute_script("dispatchEvent(new Event('beforeprint'))")
+    drawn_widths = "return [...document.querySelectorAll('.picture svg')].map(e => e.clientWidth)"
+    assert max(page.execute_script(drawn_widths)) <= 700  # paper, not the screen
+    assert len(page.find_elements(By.CSS_SELECTOR, "#gains details tbody tr")) == 20  # on paper nobody opens it
+    page.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert page.execute_script("return document.querySelector('#curves svg').clientWidth") == wide
 
 
 def test_text_of_strangers_stays_text(browser, tmp_path):

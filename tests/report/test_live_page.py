@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from fedpac.engines.site import Job, Outcome
+from fedpac.message import Message
 from fedpac.report.web.live import is_loopback
 from fedpac.report.web.status import status
 from fedpac.runs.execute import run
-from fedpac.runs.pulse import PULSE, read_beat
+from fedpac.runs.pulse import PAUSE, PULSE, beating, read_beat
 from live_page import Growing, dead_process, served
 from small_run import exact, small
 
@@ -84,6 +86,22 @@ def test_a_run_tells_how_it_is_and_tidies_up(tmp_path):
     assert [beat.present for beat in seen] == [[0, 1, 2, 3]] * 3
     assert seen[0].pid == os.getpid()
     assert not (tmp_path / "run" / PULSE).exists()
+
+
+def test_the_last_of_many_answers_is_written_too(tmp_path):
+    """Answers that come right after each other cost one write; nothing may come after the last for a long time."""
+    with beating(tmp_path) as pulse:
+        pulse.asked([Job("learn", i, 1, Message()) for i in range(3)])
+        pulse.heard(Outcome(0))
+        pulse.heard(Outcome(1))
+        assert read_beat(tmp_path).waiting == [0, 1, 2]
+        until = time.monotonic() + 30
+        while read_beat(tmp_path).waiting != [2]:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        pulse.heard(Outcome(2))  # is still to be written when it ends
+    time.sleep(2 * PAUSE)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_hold_the_pulse_is_no_matter_to_the_run(tmp_path, reference, monkeypatch):

@@ -146,6 +146,44 @@ def test_scores_beside_accuracy(tmp_path):
     assert scores["ece"]["received"] == of_ece
 
 
+def test_the_first_paragraph_is_about_a_finished_method(tmp_path):
+    """What is ahead after a few rounds may be behind at the end."""
+    runs = [
+        read_run(forge(tmp_path / "a", "fedpac", level=0.95, rounds=5, wanted=10)),
+        read_run(forge(tmp_path / "b", "fedavg", level=0.6)),
+    ]
+    (setting,) = contents(runs)["settings"]
+    assert setting["experiments"][setting["headline"]]["name"] == "FedAvg"
+    assert "Not finished: FedPAC." in setting["words"]
+    (setting,) = contents(runs[:1])["settings"]
+    assert setting["experiments"][setting["headline"]]["name"] == "FedPAC"
+
+
+def test_reliability_of_all_sites_and_of_each(tmp_path):
+    runs = [read_run(forge(tmp_path / f"{seed}", seed=seed, reliability=True)) for seed in (0, 1)]
+    (setting,) = contents(runs)["settings"]
+    found = setting["experiments"][0]["reliability"]["received"]
+    assert found["sites"]["3"] == [
+        [at, 2 * (10 + at), round((at + 0.5) / 15, 4), round((at - 3) / 15, 4)] for at in (7, 11, 14)
+    ]
+    assert found["all"][0] == [7, 20 * 2 * 17, 0.5, round(5 / 15, 4)]  # two seeds; 0 to 4 fifteenths too confident
+    (setting,) = contents([read_run(forge(tmp_path / "many", clients=3_000, rounds=1, reliability=True))])["settings"]
+    found = setting["experiments"][0]["reliability"]["received"]
+    assert found["sites"] is None
+    assert found["all"][0][1] == 3_000 * 17
+    (setting,) = contents([read_run(forge(tmp_path / "none"))])["settings"]
+    assert setting["experiments"][0]["reliability"] == {"received": None, "personal": None}
+
+
+@pytest.mark.parametrize("value", ["nan", "-1", "1e300"])
+def test_reliability_that_cannot_be_is_named(tmp_path, value):
+    folder = forge(tmp_path / "a", reliability=True)
+    table = (folder / "scores.csv").read_text()
+    (folder / "scores.csv").write_text(table.replace("reliability 7 samples,17", f"reliability 7 samples,{value}", 1))
+    with pytest.raises(RunError, match=r"scores.csv is damaged: client 0, round 10: 'test/reliability 7 samples' is"):
+        contents([read_run(folder)])
+
+
 def test_epsilon_is_never_shown_without_its_guarantee(tmp_path):
     folder = forge(tmp_path / "a")
     stated = {"epsilon": 3.21, "delta": 0.001, "guarantee": "for each client", "encryption": "CKKS"}

@@ -17,7 +17,7 @@ from fedpac.runs.read import read_run
 from fedpac.selection import Selection
 from small_run import exact
 
-METRICS = ["auroc", "ece", "confusion"]
+METRICS = ["auroc", "ece", "confusion", "reliability"]
 
 
 def config(method="fedpac", **changes):
@@ -89,6 +89,10 @@ def test_the_summary_states_final_selected_and_best(folders):
     ece = summary["scores"]["received"]["final"]["test"]["ece"]
     assert ece["worst_decile"] >= ece["mean"]  # of what should be small, the worst is the largest
     assert np.sum(summary["scores"]["received"]["final"]["test"]["confusion"]) == 4 * 15
+    bins = summary["scores"]["received"]["final"]["test"]["reliability"]
+    assert sum(each["samples"] for each in bins) == 4 * 15
+    right = sum(each["samples"] * each["accuracy"] for each in bins)
+    assert right == pytest.approx(4 * 15 * summary["received"]["final"]["mean"])  # equal sites: the mean over samples
 
 
 def test_without_validation_nothing_is_different(tmp_path):

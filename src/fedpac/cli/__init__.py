@@ -3,23 +3,26 @@
 A module for each command; they are listed in the order in which they are imported here.
 """
 
+# isort: off
 from fedpac.cli import (
-    check,
-    compare,
-    data,
     demo,
+    run,
+    resume,
+    tune,
+    compare,
+    report,
+    watch,
     export,
+    predict,
     federation,
     methods,
     models,
-    predict,
-    report,
+    data,
+    check,
     reproduce,
-    resume,
-    run,
-    tune,
-    watch,
-)  # isort: skip
+)
+
+# isort: on
 from fedpac.cli.app import app, main
 
 __all__ = [

@@ -38,6 +38,10 @@ def examples(*commands: str) -> str:
     return "\n\n".join(["Examples:" if len(commands) > 1 else "Example:", *(f"$ {command}" for command in commands)])
 
 
+# the commands in groups, as `fedpac --help` shows them
+TRAIN, LOOK, USE = "Train", "Look at results", "Use the models"
+SITES, KNOWN, PAPER = "A federation of real sites", "What there is, and your own", "The paper's tables and figures"
+
 app = typer.Typer(
     name="fedpac",
     help="Personalised federated learning: FedPAC and the methods it is compared with.",

@@ -7,16 +7,17 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import app, err, examples, out
+from fedpac.cli.app import KNOWN, app, err, examples, out
 
 COLOURS = {"passed": "green", "failed": "bold red", "not reached": "yellow"}
 
 
 @app.command(
+    rich_help_panel=KNOWN,
     epilog=examples(
         "fedpac check my_module:MyMethod",
         "fedpac check my_module:MyMethod --set lam=2",
-    )
+    ),
 )
 def check(
     method: Annotated[str, typer.Argument(help="Your own class, as module:Class, or a name from 'fedpac methods'.")],

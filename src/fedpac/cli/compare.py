@@ -8,16 +8,17 @@ from typing import Annotated
 
 import typer
 
-from fedpac.cli.app import app, examples, show_warning
+from fedpac.cli.app import LOOK, app, examples, show_warning
 from fedpac.cli.common import show_comparison
 
 
 @app.command(
+    rich_help_panel=LOOK,
     epilog=examples(
         "fedpac compare runs/*",
         "fedpac compare runs --out comparison --csv",
         "fedpac compare runs/local runs/fedpac --per-client",
-    )
+    ),
 )
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.", show_default=False)],

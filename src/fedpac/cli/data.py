@@ -8,17 +8,18 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, Sets, app, counted, examples, out
+from fedpac.cli.app import KNOWN, DataDir, Sets, app, counted, examples, out
 from fedpac.errors import DataError
 
 
 @app.command(
+    rich_help_panel=KNOWN,
     epilog=examples(
         "fedpac data",
         "fedpac data cifar10 --download",
         "fedpac data digits --scenario dirichlet --clients 20 --figure dirichlet.png",
         "fedpac data describe north.csv south.csv --target diagnosis --out schema.toml",
-    )
+    ),
 )
 def data(
     name: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import Workers, app, examples, out
+from fedpac.cli.app import TRAIN, Workers, app, examples, out
 from fedpac.cli.common import carry_out
 from fedpac.errors import RunError
 
@@ -23,7 +23,7 @@ REPORT = "report.html"
 COLOURS = {"P": "dark_orange", "T": "green", "L": "magenta", "A": "blue"}
 
 
-@app.command(epilog=examples("fedpac demo --rounds 10 --seeds 1"))
+@app.command(rich_help_panel=TRAIN, epilog=examples("fedpac demo --rounds 10 --seeds 1"))
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="Output folder. Replaced if it exists.")] = Path("demo-runs"),
     rounds: Annotated[int, typer.Option(help="Communication rounds of each run.", min=1)] = 20,
@@ -73,7 +73,7 @@ def show_outcome(runs: list[RunData], report: Path) -> None:
     by_method = {experiment.method: experiment for experiment in setting.experiments}
     fedpac, fedavg, local = (by_method[name] for name in METHODS)
     lines: dict[str, tuple[str, str, Experiment, Which]] = {
-        "P": ("FedPAC", "one model per site, from similar sites", fedpac, "received"),
+        "P": ("FedPAC", "one per site, from similar sites", fedpac, "received"),
         "T": ("FedAvg-FT", "one model, fine-tuned by each site", fedavg, "personal"),
         "L": ("Local-only", "each site alone", local, "personal"),
         "A": ("FedAvg", "one model for all", fedavg, "received"),
@@ -110,7 +110,7 @@ def _sentence(ends: dict[str, float], found: Gains) -> str:
         return f"{start}, FedPAC {ends['P']:.0f} %: collaborating did not pay off here."
     lost = found.count("loses")
     return (
-        f"{start}. With FedPAC, each site learns from those that label the way it does and gets {ends['P']:.0f} %: "
+        f"{start}. With FedPAC, each site learns from those that label as it does and gets {ends['P']:.0f} %: "
         f"{found.count('gains')} of {len(found.difference)} sites gain significantly (95 % intervals), "
         f"{lost or 'none'} {'loses' if lost < 2 else 'lose'}."
     )

@@ -8,13 +8,16 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, Folder, OwnMethod, OwnNetwork, Trust, WhichModel, app, out
+from fedpac.cli.app import USE, DataDir, Folder, OwnMethod, OwnNetwork, Trust, WhichModel, app, examples, out
 
 
 @app.command(
-    epilog="Examples:  fedpac export runs/fedpac-digits-seed0 --client 3 --out model  |  "
-    "fedpac export runs/hospitals --client north --selected --licence CC-BY-4.0 --out north-model  |  "
-    "fedpac export runs/hospitals --client north --out weights.safetensors"
+    rich_help_panel=USE,
+    epilog=examples(
+        "fedpac export runs/fedpac-digits-seed0 --client 3 --out model",
+        "fedpac export runs/hospitals --client north --selected --licence CC-BY-4.0 --out north-model",
+        "fedpac export runs/hospitals --client north --out weights.safetensors",
+    ),
 )
 def export(
     folder: Folder,

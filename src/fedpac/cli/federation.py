@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import app, examples, out
+from fedpac.cli.app import SITES, app, examples, out
 from fedpac.deploy import FLOWER, flower_fits, require_flower
 from fedpac.errors import ConfigError
 
@@ -23,9 +23,10 @@ Insecure = Annotated[
 
 
 @app.command(
+    rich_help_panel=SITES,
     epilog=examples(
         "fedpac certs certs --host fed.example.org --site clinic-a --site clinic-b --ckks",
-    )
+    ),
 )
 def certs(
     folder: Annotated[Path, typer.Argument(help="Output folder; existing files are kept.", show_default=False)],
@@ -54,13 +55,14 @@ def certs(
 
 
 @app.command(
+    rich_help_panel=SITES,
     epilog=examples(
         "fedpac serve federation.toml --address 0.0.0.0:9443 --certs certs --out runs/clinics",
-    )
+    ),
 )
 def serve(
     config: Annotated[
-        Path, typer.Argument(help="The config of the run, with a [federation] section.", show_default=False)
+        Path, typer.Argument(help="The config of the run, with its federation section.", show_default=False)
     ],
     folder: Annotated[Path, typer.Option("--out", help="The run's folder. An existing run is resumed.")],
     address: Annotated[str, typer.Option(help="Address that sites connect to: host:port.")] = "127.0.0.1:9443",
@@ -108,9 +110,10 @@ def _sites(chosen: Config, folder: Path) -> list[str]:
 
 
 @app.command(
+    rich_help_panel=SITES,
     epilog=examples(
         "fedpac join fed.example.org:9443 --data samples --state state --ca ca.crt --key clinic-a.key",
-    )
+    ),
 )
 def join(
     address: Annotated[str, typer.Argument(help="The server: host:port.", show_default=False)],

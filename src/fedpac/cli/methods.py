@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import app, examples, out
+from fedpac.cli.app import KNOWN, app, examples, out
 
 if TYPE_CHECKING:
     from fedpac.inspect.cost import Cost
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 @app.command(
+    rich_help_panel=KNOWN,
     epilog=examples(
         "fedpac methods",
         "fedpac methods fedpac",
-    )
+    ),
 )
 def methods(
     name: Annotated[str | None, typer.Argument(help="Explain this method in full.", show_default=False)] = None,

@@ -7,18 +7,19 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import app, examples, out
+from fedpac.cli.app import KNOWN, app, examples, out
 from fedpac.errors import ConfigError
 
 TOKENS = 1000  # of a vocabulary, for an example
 
 
 @app.command(
+    rich_help_panel=KNOWN,
     epilog=examples(
         "fedpac models",
         "fedpac models cnn --shape 3,224,224",
         "fedpac models my_module:make --shape 30 --classes 2",
-    )
+    ),
 )
 def models(
     name: Annotated[

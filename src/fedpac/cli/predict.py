@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, OwnMethod, OwnNetwork, Trust, WhichModel, app, counted, err, examples
+from fedpac.cli.app import USE, DataDir, OwnMethod, OwnNetwork, Trust, WhichModel, app, counted, err, examples
 from fedpac.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -27,11 +27,12 @@ TABLES = (".csv", ".parquet")
 
 
 @app.command(
+    rich_help_panel=USE,
     epilog=examples(
         "fedpac predict north-model rows.csv",
         "fedpac predict model x.npz --out classes.csv",
         "fedpac predict runs/fedpac-digits-seed0 --client 3 images.npz",
-    )
+    ),
 )
 def predict(
     folder: Annotated[Path, typer.Argument(help="A bundle from 'fedpac export', or a run folder.", show_default=False)],

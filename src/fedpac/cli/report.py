@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import app, examples, out, show_warning
+from fedpac.cli.app import LOOK, app, examples, out, show_warning
 
 
 @app.command(
+    rich_help_panel=LOOK,
     epilog=examples(
         "fedpac report runs/fedpac",
         "fedpac report runs --out report.html",
-    )
+    ),
 )
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.", show_default=False)],

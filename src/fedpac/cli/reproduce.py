@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, Workers, app, counted, examples, on_interrupt, out, show_error
+from fedpac.cli.app import PAPER, DataDir, Workers, app, counted, examples, on_interrupt, out, show_error
 from fedpac.cli.common import ProgressBar
 from fedpac.errors import FedpacError, RunError, RunInUseError
 from fedpac.tables import RESULTS
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @app.command(
+    rich_help_panel=PAPER,
     epilog=examples(
         "fedpac reproduce",
         "fedpac reproduce table1 --only fashion-mnist,20 --minutes 60",

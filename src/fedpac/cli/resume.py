@@ -7,16 +7,17 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, Folder, OwnMethod, OwnNetwork, Track, Trust, Workers, app, examples, out
+from fedpac.cli.app import TRAIN, DataDir, Folder, OwnMethod, OwnNetwork, Track, Trust, Workers, app, examples, out
 from fedpac.cli.common import carry_out
 
 
 @app.command(
+    rich_help_panel=TRAIN,
     epilog=examples(
         "fedpac resume runs/fedpac-digits-seed0",
         "fedpac resume runs/fedpac-digits-seed0 --rounds 400",
         "fedpac resume runs/fedpac-digits-seed0 --track rounds.jsonl",
-    )
+    ),
 )
 def resume(
     folder: Folder,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpac.cli.app import DataDir, Sets, Track, Workers, app, examples, out
+from fedpac.cli.app import TRAIN, DataDir, Sets, Track, Workers, app, examples, out
 from fedpac.cli.common import carry_out, show_comparison
 from fedpac.errors import ConfigError
 
@@ -30,6 +30,7 @@ FLAGS = {  # flag -> key of the config
 
 
 @app.command(
+    rich_help_panel=TRAIN,
     epilog=examples(
         "fedpac run --method fedpac --dataset fashion-mnist --rounds 200 --seed 0",
         "fedpac run experiment.toml --set training.lr=0.05 --set method.lam=0 --seeds 3",
@@ -74,7 +75,7 @@ def run(
         Path | None,
         typer.Option(
             "--out",
-            help="A new folder. Default: runs/<method>-<dataset>-seed<seed>. With several seeds, their parent folder.",
+            help="A new folder. Default: one in runs/. With several seeds, their parent folder.",
         ),
     ] = None,
     data_dir: DataDir = None,

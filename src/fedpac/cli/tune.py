@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import DataDir, Sets, Workers, app, examples, out
+from fedpac.cli.app import TRAIN, DataDir, Sets, Workers, app, examples, out
 
 if TYPE_CHECKING:
     from fedpac.tuning import Trial, Tuned
 
 
 @app.command(
+    rich_help_panel=TRAIN,
     epilog=examples(
         "fedpac tune --methods fedpac,ditto,local --dataset digits --trials 20 --rounds 30",
         "fedpac tune experiment.toml --methods fedpac --vary training.lr=0.001:0.3 --vary training.batch=10,20,50",
-    )
+    ),
 )
 def tune(
     config: Annotated[Path | None, typer.Argument(help="A TOML file; flags override it.", show_default=False)] = None,

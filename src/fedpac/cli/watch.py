@@ -15,22 +15,24 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedpac.cli.app import app, examples, on_interrupt, out
+from fedpac.cli.app import LOOK, app, examples, on_interrupt, out
 from fedpac.errors import ConfigError, RunError
 
 PORT = 8765
 
 
 @app.command(
+    rich_help_panel=LOOK,
     epilog=examples(
         "fedpac watch runs/fedpac",
         "fedpac watch runs/fedpac --host 0.0.0.0 --port 9000",
-    )
+    ),
 )
 def watch(
     folders: Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)],
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Other than this machine, a token is required.")
+        str,
+        typer.Option(help="Address to listen on. Beyond this machine, readers need the token in the printed address."),
     ] = "127.0.0.1",
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help=f"Default: {PORT}, or any free port.", show_default=False)

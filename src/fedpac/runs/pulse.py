@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import statistics
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -39,45 +40,67 @@ class Beat:
 
 
 class Pulse:
-    """An engine's listener that keeps the file up to date."""
+    """An engine's listener that keeps the file up to date, at most PAUSE seconds behind."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / PULSE
         self.beat = Beat()
         self.written = 0.0
+        self.lock = threading.RLock()  # a timer writes what nothing else comes after
+        self.timer: threading.Timer | None = None
+        self.ended = False
 
     def present(self, clients: Sequence[int]) -> None:
         found = list(clients) if len(clients) <= MOST else None
-        changed, self.beat.present = found != self.beat.present, found
-        if changed:
-            self._write()
+        with self.lock:
+            changed, self.beat.present = found != self.beat.present, found
+            if changed:
+                self._write()
 
     def asked(self, jobs: Sequence[Job]) -> None:
         beat, round = self.beat, jobs[0].round if jobs else self.beat.round
-        if round != beat.round:
-            beat.round, beat.failed = round, {}
-        beat.since, beat.asked, beat.answered, beat.seconds = time.time(), len(jobs), 0, []
-        beat.waiting = [job.client for job in jobs] if len(jobs) <= MOST else []
-        self._soon()
+        with self.lock:
+            if round != beat.round:
+                beat.round, beat.failed = round, {}
+            beat.since, beat.asked, beat.answered, beat.seconds = time.time(), len(jobs), 0, []
+            beat.waiting = [job.client for job in jobs] if len(jobs) <= MOST else []
+            self._soon()
 
     def heard(self, outcome: Outcome) -> None:
         beat = self.beat
-        beat.answered += 1
-        with suppress(ValueError):
-            beat.waiting.remove(outcome.client)
-        if outcome.error is None:
-            beat.seconds.append(time.time() - beat.since)
-        elif len(beat.failed) < MOST:
-            beat.failed[outcome.client] = outcome.error.reason
-        self._soon()
+        with self.lock:
+            beat.answered += 1
+            with suppress(ValueError):
+                beat.waiting.remove(outcome.client)
+            if outcome.error is None:
+                beat.seconds.append(time.time() - beat.since)
+            elif len(beat.failed) < MOST:
+                beat.failed[outcome.client] = outcome.error.reason
+            self._soon()
 
     def end(self) -> None:
-        with suppress(OSError):
-            self.path.unlink(missing_ok=True)
+        with self.lock:
+            self.ended = True
+            if self.timer is not None:
+                self.timer.cancel()
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
 
     def _soon(self) -> None:
-        if time.monotonic() - self.written >= PAUSE:
+        wait = self.written + PAUSE - time.monotonic()
+        if wait <= 0:
             self._write()
+        elif self.timer is None:
+            self.timer = threading.Timer(wait, self._later)
+            self.timer.daemon = True
+            with suppress(RuntimeError):  # no more threads: the next event will do
+                self.timer.start()
+
+    def _later(self) -> None:
+        with self.lock:
+            self.timer = None
+            if not self.ended:
+                self._write()
 
     def _write(self) -> None:
         self.written = time.monotonic()

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from fedpac.methods.base import Which
-from fedpac.metrics import CONFUSION, METRICS, confusion_matrix
+from fedpac.metrics import CONFUSION, METRICS, RELIABILITY, confusion_matrix
+from fedpac.runs.calibration import pooled, reliability
 from fedpac.runs.read import SPLITS, Floats, RunData, When
 
 
@@ -37,7 +38,7 @@ def stage(run: RunData, which: Which, when: When) -> dict[str, Any]:
 
 
 def stage_scores(run: RunData, which: Which, when: When) -> dict[str, Any]:
-    """Part -> metric -> over clients, of what else was measured in that round. Confusion is summed over clients."""
+    """Part -> metric -> over clients, of what else was measured in that round. Counts are summed over clients."""
     t = run.evaluated_round(which, when)
     found: dict[str, dict[str, Any]] = {}
     counts: dict[str, dict[str, float]] = {}
@@ -52,6 +53,9 @@ def stage_scores(run: RunData, which: Which, when: When) -> dict[str, Any]:
             found.setdefault(part, {})[metric] = over_clients(each, run.sizes, METRICS[metric].higher)
     for part, pairs in counts.items():
         found.setdefault(part, {})[CONFUSION] = confusion_matrix(pairs, run.class_counts.shape[1]).tolist()
+    for part in ("test", "validation"):
+        if bins := reliability(run, which, part, t):
+            found.setdefault(part, {})[RELIABILITY] = pooled(bins)
     return found
 
 

@@ -17,6 +17,7 @@ from fedpac.report.style import COLOURS, MARKERS, looks
 from fedpac.report.web import words
 from fedpac.report.web.gains import final_accuracy, gains, other_samples
 from fedpac.report.web.settings import ALONE, Experiment, Setting, settings_of
+from fedpac.runs.calibration import reliability
 from fedpac.runs.read import SPLITS, Floats, RunData
 from fedpac.runs.summary import over_clients
 from fedpac.version import __version__
@@ -24,6 +25,7 @@ from fedpac.version import __version__
 WEIGHT_BYTES = 400_000  # of all weights on the page; rounds are left out evenly where there are more
 CURVE_BYTES = 700_000  # of all sites' curves
 CURVE_SITES = 100  # of more sites, only the mean has a curve
+BIN_BYTES = 300_000  # of all sites' reliability; where there is more, only that of all sites together is shown
 FAILURES = 200  # the last ones, of each experiment
 NO_RESULT = 65_535  # of a site in a round
 LEAST = -5.0  # R² of a site's curve: below it, how far does not matter
@@ -35,7 +37,8 @@ def contents(runs: Sequence[RunData]) -> dict[str, Any]:
     settings = settings_of(runs)
     matrices = sum(bool(run.peer_weights) for run in runs)
     curves = sum(len(e.first.sizes) <= CURVE_SITES for s in settings for e in s.experiments)
-    room = Room(WEIGHT_BYTES // max(1, matrices), CURVE_BYTES // max(1, 2 * curves))
+    shown = max(1, sum(len(s.experiments) for s in settings))
+    room = Room(WEIGHT_BYTES // max(1, matrices), CURVE_BYTES // max(1, 2 * curves), BIN_BYTES // (2 * shown))
     metrics = {name: metric.about for name, metric in (METRICS | OF_CLASSES).items()}
     return {
         "version": __version__,
@@ -45,10 +48,10 @@ def contents(runs: Sequence[RunData]) -> dict[str, Any]:
 
 
 class Room:
-    """Bytes that one run's weights and one experiment's curves of sites may take."""
+    """Bytes that one run's weights, one experiment's curves of sites and its bins of confidence may take."""
 
-    def __init__(self, weights: int, curves: int) -> None:
-        self.weights, self.curves = weights, curves
+    def __init__(self, weights: int, curves: int, bins: int) -> None:
+        self.weights, self.curves, self.bins = weights, curves, bins
 
 
 def _setting(setting: Setting, room: Room) -> dict[str, Any]:
@@ -97,6 +100,7 @@ def _experiment(setting: Setting, experiment: Experiment, room: Room) -> dict[st
         "curves": {which: _curve(runs, which, room.curves) for which in SPLITS},
         "gains": {which: _gains(setting, experiment, which) for which in SPLITS},
         "scores": _scores(runs),
+        "reliability": {which: _reliability(runs, which, room.bins) for which in SPLITS},
         "weights": [_weights(run, room.weights) for run in runs if run.peer_weights],
         "cost": _cost(runs),
         "failures": [failure for run in runs for failure in _failures(run)],
@@ -177,6 +181,28 @@ def _scores(runs: Sequence[RunData]) -> dict[str, dict[str, list[float]]]:
         values = np.array([[rounds[max(rounds)].get(i, np.nan) for i in sites] for rounds in each])
         found.setdefault(metric, {})[which] = rounded(values.mean(axis=0), 4)
     return found
+
+
+def _reliability(runs: Sequence[RunData], which: Which, room: int) -> dict[str, Any] | None:
+    """[bin, samples, mean confidence, accuracy] of all sites together and of each, last round, test data, all seeds."""
+    sites: dict[int, Floats] = {}
+    for run in same_sites(runs):
+        measured = run.accuracy[which] and reliability(run, which, "test", run.evaluated_round(which, "final"))
+        for client, bins in (measured or {}).items():
+            sites[client] = sites[client] + bins if client in sites else bins
+    if not sites:
+        return None
+    each = {client: _bins(bins) for client, bins in sites.items()}
+    fits = 20 * sum(map(len, each.values())) <= room
+    return {"all": _bins(np.sum(list(sites.values()), axis=0)), "sites": each if fits else None}
+
+
+def _bins(bins: Floats) -> list[list[float]]:
+    return [
+        [at, n, round(confidence / n, 4), round(right / n, 4)]
+        for at, (n, confidence, right) in enumerate(bins.tolist())
+        if n
+    ]
 
 
 # --- who learned from whom ----------------------------------------------------------------------------------------

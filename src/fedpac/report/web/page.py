@@ -15,7 +15,7 @@ from fedpac.report.web.contents import contents
 from fedpac.runs.read import RunData
 from fedpac.version import __version__
 
-SCRIPTS = ("dom.js", "accuracy.js", "weights.js", "page.js")
+SCRIPTS = ("dom.js", "accuracy.js", "calibration.js", "weights.js", "page.js")
 LIVE = "live.js"
 
 

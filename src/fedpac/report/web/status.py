@@ -67,7 +67,7 @@ def _text(told: dict[str, Any], beat: Beat | None) -> str:
         "finishing": "All rounds are done.",
         "stopped": f"Stopped after round {round} of {rounds}. Continue with 'fedpac resume'.",
         "running": f"Round {round} of {rounds} is done."
-        + (f" {beat.answered} of {beat.asked} replies of the next step have arrived." if beat and beat.asked else ""),
+        + (f" {beat.answered} of {beat.asked} replies to the current request have arrived." if beat and beat.asked else ""),
     }[told["state"]]
 
 

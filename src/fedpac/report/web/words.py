@@ -47,9 +47,10 @@ def summary(setting: Setting) -> list[str]:
 
 
 def headline(setting: Setting) -> Experiment:
-    """The method that the first paragraph is about: the one with the highest accuracy."""
-    together = [e for e in setting.experiments if e.method != ALONE]
-    return max(together or setting.experiments, key=mean_of)
+    """The method that the first paragraph is about: of those that are finished, the one with the highest accuracy."""
+    together = [e for e in setting.experiments if e.method != ALONE] or setting.experiments
+    done = [e for e in together if all(run.finished for run in e.runs)]
+    return max(done or together, key=mean_of)
 
 
 def verdict(found: Gains, names: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ function overviewPart(setting) {
       { title: `received ${judged.unit}`, value: (e) => e.final.received?.mean, show: cell("received") },
       { title: `personal ${judged.unit}`, value: (e) => e.final.personal?.mean, show: cell("personal") },
       { title: `worst tenth ${judged.unit}`, value: (e) => e.final[shownSplit(e)].worst, show: (e) => percent(e.final[shownSplit(e)].worst, 1) },
-      ...(known(now.alone) ? [{ title: "gain / lose / open", value: score, show: (e) => {
+      ...(known(now.alone) ? [{ title: "gain / lose / too close", value: score, show: (e) => {
         const g = counted(e);
         return g ? ["gains", "loses", "open"].map((v) => g.verdicts.filter((each) => each === v).length).join(" / ") : "–";
       } }] : []),
@@ -225,7 +225,7 @@ function curvesPart(setting) {
     redraw();
   }
   return part("curves", `${capital(judged.title)} over rounds`, "Received (solid) is the model as it comes from the server; personal (dashed) is the same model after local training at the site. Shaded: standard deviation over seeds.",
-    [h("div", { class: "controls" }, where, both, h("label", {}, zoom, "Zoom in on later rounds"), h("label", {}, "Read off ", cursor), cursorText),
+    [h("div", { class: "controls" }, where, both, h("label", {}, zoom, "Zoom in on later rounds"), h("label", {}, "Read values at ", cursor), cursorText),
       h("div", { class: "split" }, chart, h("div", {}, h("div", { class: "controls" },
         h("button", { type: "button", onclick: all(true) }, "All"), h("button", { type: "button", onclick: all(false) }, "None")), legend)), listed], renew);
 }
@@ -246,12 +246,14 @@ function spreadPart(setting) {
   const digits = () => (measure.value === "accuracy" ? 1 : 3);
   const called = () => (measure.value === judged.name ? judged.title : measure.value);
   const chart = picture((width) => {
-    const rows = rowsOf(), row = 34, top = 8, left = width < 520 ? 104 : 200, height = top + row * rows.length + 36, parts = [];
+    const narrow = width < 520, over = narrow ? 16 : 0;  // a name stands above its row where there is no room beside it
+    const rows = rowsOf(), row = 34 + over, top = 8, longest = Math.max(...rows.map(({ e }) => e.name.length)), left = narrow ? 0 : Math.min(310, 20 + 6.8 * longest);
+    const height = top + row * rows.length + 40, parts = [];
     const every = rows.flatMap((each) => each.values.filter(known));
     const low = Math.min(...every), high = Math.max(...every), x = scale(low, high, left + 12, width - 52);
-    for (const t of ticks(low, high, width / 110)) parts.push(s("path", { d: `M${x(t)} ${top}V${height - 32}`, class: "grid" }), s("text", { x: x(t), y: height - 16, "text-anchor": "middle", class: "soft" }, t));
+    for (const t of ticks(low, high, width / 110)) parts.push(s("path", { d: `M${x(t)} ${top}V${height - 36}`, class: "grid" }), s("text", { x: x(t), y: height - 20, "text-anchor": "middle", class: "soft" }, t));
     rows.forEach(({ e, values }, at) => {
-      const y = top + row * (at + 0.5), mean = average(values), found = [];
+      const y = top + row * (at + 0.5) + over / 2, mean = average(values), found = [];
       if (values.length <= FEW) {
         const piles = new Map();
         values.forEach((value, i) => {
@@ -269,10 +271,10 @@ function spreadPart(setting) {
       }
       parts.push(s("g", { class: `c${e.colour}` }, found),
         s("path", { d: `M${x(mean)} ${y - 14}V${y + 14}`, class: "mean" }),
-        s("text", { x: left, y: y + 4, "text-anchor": "end" }, clip(e.name, width < 520 ? 14 : 28)),
+        narrow ? s("text", { x: 0, y: y - 18, class: "halo" }, clip(e.name, 46)) : s("text", { x: left, y: y + 4, "text-anchor": "end" }, clip(e.name, 46)),
         s("text", { x: width - 2, y: y + 4, "text-anchor": "end" }, mean.toFixed(digits())));
     });
-    parts.push(s("text", { x: width - 2, y: height - 1, "text-anchor": "end", class: "soft" }, `${called()} of a site, last round; the bar is the mean`));
+    parts.push(s("text", { x: width - 2, y: height - 5, "text-anchor": "end", class: "soft" }, `${called()} of a site, last round; the bar is the mean`));
     return { label: `${called()} of every site, one row for each of ${rows.length} methods, sorted by mean. Best: ${rows[0]?.e.name} with a mean of ${average(rows[0]?.values ?? []).toFixed(digits())}.`, height, parts };
   });
   const scores = h("div");
@@ -289,6 +291,6 @@ function spreadPart(setting) {
     ...rowsOf().map(({ e, values }) => ({ title: splitNote(e), value: (i) => values[i] ?? null, show: (i) => values[i]?.toFixed(digits()) ?? "–" }))],
   setting.now.sites.map((_, i) => i), { sortable: true })));
   function redraw() { chart.draw(); listed.renew(); listScores(); }
-  return part("spread", "How it is spread over sites", "One dot for each site: a high mean can hide sites that are served badly. With several seeds, a dot is the mean over them.",
+  return part("spread", `How ${judged.title} varies between sites`, "One dot for each site: a high mean can hide sites that are served badly. With several seeds, a dot is the mean over them.",
     [h("div", { class: "controls" }, measure), chart, listed, scores], () => { measure.offer(measures()); measure.classList.toggle("hidden", measures().length < 2); redraw(); });
 }

@@ -1,4 +1,4 @@
-// While a run goes on: the server sends how far it is and what there is to show. This page only listens.
+// During a run: the server sends how far it has come and what there is to show. This page only listens.
 const stateLine = document.getElementById("state"), runsBox = document.getElementById("runs");
 const say = (text) => { if (stateLine.textContent !== text) stateLine.textContent = text; };  // read out when it changes
 
@@ -23,8 +23,8 @@ function runStatus(run) {
 
 function showStatus(runs) {
   const states = new Set(runs.map((run) => run.state));
-  say(states.has("running") ? "The run is going on; this page follows it." : states.has("waiting") ? "Waiting for the run to begin."
-    : states.has("stopped") ? "The run has stopped." : states.has("unreadable") ? "A folder cannot be read." : "The run is finished. This page stays as it is.");
+  say(states.has("running") ? "The run is in progress; this page updates by itself." : states.has("waiting") ? "Waiting for the run to start."
+    : states.has("stopped") ? "The run has stopped." : states.has("unreadable") ? "A folder cannot be read." : "The run is finished. This page no longer changes.");
   runsBox.replaceChildren(...runs.map(runStatus));
 }
 
@@ -32,4 +32,4 @@ const events = new EventSource(`events${location.search}`);
 events.addEventListener("status", (event) => showStatus(JSON.parse(event.data)));
 events.addEventListener("contents", (event) => show(JSON.parse(event.data)));
 events.addEventListener("end", () => { events.close(); if (!stateLine.textContent.startsWith("The run is finished")) say("fedpac has stopped watching. What is shown stays."); });
-events.addEventListener("error", () => { if (events.readyState !== EventSource.CLOSED) say("No word from fedpac at the moment; this page tries again. The run itself is not affected."); });
+events.addEventListener("error", () => { if (events.readyState !== EventSource.CLOSED) say("No word from fedpac at the moment; this page keeps trying. The run itself is not affected."); });

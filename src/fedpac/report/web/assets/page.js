@@ -113,6 +113,10 @@ function glossaryPart() {
     "Local-only": "Each site trains on its own data and never exchanges anything.",
     "95 % interval": "Where the true difference is likely to be, given how many samples were held out (Newcombe's interval). Both models are scored on the same samples, which makes it wider than necessary, not narrower.",
     "worst tenth": "The mean over the tenth of the sites with the lowest accuracy.",
+    ...(all.settings[ui.setting].experiments.some((e) => e.reliability.received || e.reliability.personal) ? {
+      confidence: "The probability that a model gives to the class it predicts.",
+      "calibration error": `The difference between confidence and accuracy, averaged over ${BINS} bins of the confidence by their samples (expected calibration error).`,
+    } : {}),
     round: "The server sends models, sites train and answer, the server combines the answers.",
     seed: "Names every random choice of a run. Several seeds show how much of a result is luck.",
   };
@@ -143,7 +147,7 @@ function build() {
   built = signature(now);
   judged = now.measure;
   holder = { now };
-  parts = [wordsPart, gainsPart, overviewPart, curvesPart, spreadPart, weightsPart, heldPart, costPart, failuresPart, originPart, glossaryPart].map((make) => make(holder)).filter(known);
+  parts = [wordsPart, gainsPart, overviewPart, curvesPart, spreadPart, calibrationPart, weightsPart, heldPart, costPart, failuresPart, originPart, glossaryPart].map((make) => make(holder)).filter(known);
   main.replaceChildren(...parts.map((each) => each.node));
   nav.replaceChildren(h("ul", {}, parts.map((each) => h("li", {}, h("a", { href: `#${each.id}` }, each.title)))));
   renewAll();
@@ -161,7 +165,12 @@ function show(contents) {
 bar.append(settingChoice, whichChoice, theme, print);
 new ResizeObserver(() => pictures.forEach((each) => each.resized())).observe(main);
 addEventListener("beforeprint", () => {
-  document.querySelectorAll("#gains details").forEach((each) => { each.open = true; });
+  document.documentElement.classList.add("printing");  // as wide as paper, so that pictures are drawn for it
+  document.querySelectorAll("#gains details").forEach((each) => { each.open = true; each.renew(); });
+  pictures.forEach((each) => each.draw());
+});
+addEventListener("afterprint", () => {
+  document.documentElement.classList.remove("printing");
   pictures.forEach((each) => each.draw());
 });
 show(all);
