@@ -14,7 +14,7 @@ from fedpac.message import Message
 
 CHUNK = 4 * 2**20  # bytes: Flower moves the parts of a large message side by side
 HEADER = "fedpac"
-PROTOCOL: Literal[2] = 2
+PROTOCOL: Literal[3] = 3
 Errand: TypeAlias = Kind | Literal["hello", "finish", "welcome"]
 
 
@@ -56,13 +56,14 @@ class Request(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    protocol: Literal[2] = PROTOCOL
+    protocol: Literal[3] = PROTOCOL
     kind: Errand
     client: int
     round: int
     received: Annotated[int, Field(ge=0)] | None = None
     own_bytes: Annotated[int, Field(ge=0)] = 0
     since: Annotated[int, Field(ge=0)] | None = None  # the last round in which this client's answer counted, if known
+    selected: Annotated[int, Field(ge=1)] | None = None  # the round that validation data have chosen so far
     spec: Spec
 
 
@@ -78,7 +79,7 @@ class Problem(BaseModel):
 class Done(BaseModel):
     """What came of a job."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")  # a loss may be infinite
 
     score: tuple[float, float] | None = None
     measured: Annotated[dict[str, float], Field(max_length=100_000)] = {}
@@ -87,7 +88,7 @@ class Done(BaseModel):
 
 
 class Answer(Done):
-    protocol: Literal[2] = PROTOCOL
+    protocol: Literal[3] = PROTOCOL
     site: str
     kind: Errand
     client: int
