@@ -62,8 +62,10 @@ class Trial:
         self.until(lambda: self.heard(text), f"'{text}' is said")
 
     def until_connected(self, times):
-        line = "site 'client-3' connected, 4 of 4"
-        self.until(lambda: self.said.count(line) >= times, f"the fourth site has come {times} times")
+        def come():
+            return sum(line.startswith("site 'client-3' connected") for line in self.said)
+
+        self.until(lambda: come() >= times, f"the fourth site has come {times} times")
 
     def until_round(self, number):
         self.until(lambda: rounds_in(self.out) >= number, f"round {number}")

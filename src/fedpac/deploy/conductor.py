@@ -1,6 +1,5 @@
 """The server of a federation: the rounds of one run, over a Flower grid, into a folder."""
 
-import functools
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -10,10 +9,12 @@ from typing import Any
 
 import torch
 from flwr.serverapp import Grid
+from flwr.superlink.grid import HttpGrid
 
 from fedpac.callbacks import Callbacks
 from fedpac.config import Config
 from fedpac.data.scenario import build
+from fedpac.deploy.grid import CheckedGrid
 from fedpac.engines.flower.engine import GLANCE, FlowerEngine, Introduced, Say, SiteDirectory
 from fedpac.engines.flower.wire import Spec
 from fedpac.engines.site import Job, Outcome
@@ -49,7 +50,7 @@ class Plan:
 
 def conduct_federation(grid: Grid, plan: Plan, say: Say, callbacks: Callbacks | None = None) -> None:
     """The rounds that are left, with those sites that are there."""
-    hurry()
+    grid = CheckedGrid(grid) if isinstance(grid, HttpGrid) else grid
     store = RunStore(plan.out)
     with store.locked(create=True):
         config = _for_sites(
@@ -171,11 +172,3 @@ def federation_id(out: Path) -> str:
     if not path.exists():
         path.write_text(uuid.uuid4().hex)
     return path.read_text()
-
-
-def hurry() -> None:
-    """Flower waits a second before it looks again for a part of a message that has not come yet; we look at once."""
-    from flwr.supercore.inflatable import inflatable_utils
-    from flwr.superlink.grid import http_grid
-
-    http_grid.pull_objects = functools.partial(inflatable_utils.pull_objects, initial_backoff=0.02)  # type: ignore[attr-defined]

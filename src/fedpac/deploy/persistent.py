@@ -197,6 +197,7 @@ class Fleet:
         except httpx.HTTPStatusError as error:
             if error.response.status_code == 401 or error.response.status_code >= 500:
                 raise
+            desk.say(f"the server did not take an answer: {error.response.text.strip()}")
         return True
 
     def _fetch(self, envelope: Message, tree: Any) -> Message:

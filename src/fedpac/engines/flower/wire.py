@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fedpac import errors
 from fedpac.engines.site import Failure, Job, Kind, Outcome
@@ -15,6 +15,14 @@ from fedpac.message import Message
 CHUNK = 4 * 2**20  # bytes: Flower moves the parts of a large message side by side
 HEADER = "fedpac"
 PROTOCOL: Literal[3] = 3
+
+
+def printable(text: str) -> str:
+    """Without what would move a terminal's cursor: it was written by somebody else."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
+Said: TypeAlias = Annotated[str, Field(max_length=10_000), AfterValidator(printable)]
 Errand: TypeAlias = Kind | Literal["hello", "finish", "welcome"]
 
 
@@ -72,8 +80,8 @@ class Problem(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    reason: Annotated[str, Field(max_length=10_000)]
-    kind: str
+    reason: Said
+    kind: Said
 
 
 class Done(BaseModel):
@@ -89,7 +97,7 @@ class Done(BaseModel):
 
 class Answer(Done):
     protocol: Literal[3] = PROTOCOL
-    site: str
+    site: Said
     kind: Errand
     client: int
     round: int
