@@ -4,7 +4,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from test_faults import Trial, config_of
+from processes import until
+from test_faults import LONG, Trial, config_of
 
 pytestmark = pytest.mark.slow
 REASONS = {
@@ -26,8 +27,8 @@ def test_a_hostile_site_harms_nobody_else(tmp_path, monkeypatch, attack):
         here = Trial(tmp_path / "federation", stack, config)
         here.join(0, 1, 2)
         vandal = here.odd(attack, 3)
-        here.until(lambda: f"{attack}: " in vandal.log.read_text(), "the attack")
         here.finish()
+        until(lambda: f"{attack}: " in vandal.log.read_text(), LONG, "the attack")
         most = peak(here.made.service.link.process.pid)
         print("".join(line for line in vandal.log.open()), here.said, f"SuperLink: {most} MB")
         assert len(here.rows(0)) == len(here.rows(1)) == 4
