@@ -16,8 +16,9 @@ from fedpac.deploy.certs import make_certificates
 from fedpac.deploy.conductor import Plan, conduct_federation
 from fedpac.deploy.desk import Desk, own_data
 from fedpac.deploy.superlink import free_port
-from fedpac.deploy.trial import join_command
+from fedpac.deploy.trial import join_command, run_trial
 from fedpac.runs.execute import run
+from small_run import small
 
 NAMES = ("a", "b", "c")
 LONGER = ("scaffold", "fedem", "apfl")
@@ -121,3 +122,20 @@ def test_with_real_processes(data):
         assert server.poll() == 0, server.log.read_text()
     federation = (data / "run" / ".federation").read_text()[:12]
     same_and_selected(data, "ditto", [data / f"at-{n}" / federation for n in NAMES])
+
+
+@pytest.mark.slow
+def test_a_trial_brings_the_selected_states_home(tmp_path):
+    def stated(engine):
+        return small(
+            8, "ditto", data__validation_share=0.3, run__evaluate_every=1, run__patience=2, run__engine=engine,
+            training__lr=0.3,
+        )  # fmt: skip
+
+    run(stated("serial"), tmp_path / "serial")
+    run_trial(stated("flower"), tmp_path / "run", None, lambda line: None)
+    ours, theirs = (load_run(tmp_path / out, selected=True) for out in ("run", "serial"))
+    assert 0 < ours.server.round == theirs.server.round < len(rows(tmp_path / "run" / "rounds.csv"))
+    for client in range(4):
+        given, expected = (result.model(client).module.state_dict() for result in (ours, theirs))
+        assert all((given[name] == expected[name]).all() for name in expected)
