@@ -28,12 +28,11 @@ from fedpac.engines.site import Site
 from fedpac.engines.store import MemoryStore
 from fedpac.errors import ConfigError, FedpacError, RunError
 from fedpac.evaluation import Evaluation
-from fedpac.federation import Federation, of_method
+from fedpac.federation import Federation
 from fedpac.files import explained
 from fedpac.methods import Method, make_method
 from fedpac.methods.base import Which
 from fedpac.metrics import headline
-from fedpac.mods.base import restored
 from fedpac.mods.ckks_keys import Parameters
 from fedpac.networks import network_for
 from fedpac.newcomers import Reception
@@ -236,14 +235,11 @@ def load_run(
         raise RunError(f"{path} has no checkpoint yet: continue it with 'fedpac resume {path}'")
     scenario = build(config.data, config.run.seed, Path(data_dir) if data_dir else store.data_dir())
     task = make_task(config, scenario, device="cpu", key=path / KEY)  # wherever it was trained
-    server = Server(task, restored(task.mods, of_method(saved.server)))
-    server.round = saved.round
     origin = {key: store.read_json("environment.json")["sessions"][0][key] for key in ORIGIN}
     if (published := PUBLISHED.get(config.data.dataset)) is not None:
         origin["data_licence"] = published.licence
-    return Result(
-        task, config.make_method(), scenario, server, saved.clients, [], network=config.model, provenance=origin
-    )
+    server, chosen = saved.revived(task), config.make_method()
+    return Result(task, chosen, scenario, server, saved.clients, [], network=config.model, provenance=origin)
 
 
 @dataclass(repr=False)

@@ -293,6 +293,7 @@ def conduct(
                 method.grow(federation.server, before)
                 store.write_clients(census.rows, census.columns)
         selection = _selection_so_far(config, task, method, store)
+        engine.selected = selection.best if selection is not None else None
         settings = _flat(config.model_dump(mode="json", exclude_none=True))
         done = saved.round if saved else 0
         callbacks.begin(Beginning(method.title, method.reported, task.clients, task.rounds, done, settings))
@@ -300,6 +301,7 @@ def conduct(
         for report in federation.rounds():
             if selection is not None:
                 selection.see(report.round, report.measured(method.reported, selection.key))
+                engine.selected = selection.best
             over = report.round == task.rounds or (selection is not None and selection.exhausted)
             over = over or federation.stopped is not None
             saving = over or report.round % config.run.checkpoint_every == 0
