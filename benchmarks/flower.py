@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.superlink.grid import HttpGrid
 
 from benchmarks.common import Figure, Target, cpu_seconds, machine, progress, save, table, targets_table
 from fedpac.callbacks import Callbacks
 from fedpac.config import Config, make_config
 from fedpac.deploy.certs import make_certificates
 from fedpac.deploy.conductor import Plan
+from fedpac.deploy.grid import CheckedGrid
 from fedpac.deploy.serving import Service
 from fedpac.deploy.superlink import end, flower_environment, free_port, start
 from fedpac.deploy.trial import join_command
@@ -110,7 +110,7 @@ class Wire:
 def clocked() -> Iterator[dict[str, float]]:
     """Seconds that the server spends in Flower's grid, by what it does there."""
     spent = {"push_messages": 0.0, "pull_messages": 0.0}
-    originals: dict[str, Callable[..., Any]] = {name: getattr(HttpGrid, name) for name in spent}
+    originals: dict[str, Callable[..., Any]] = {name: getattr(CheckedGrid, name) for name in spent}
 
     def timed(name: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -123,12 +123,12 @@ def clocked() -> Iterator[dict[str, float]]:
         return call
 
     for name in spent:
-        setattr(HttpGrid, name, timed(name))
+        setattr(CheckedGrid, name, timed(name))
     try:
         yield spent
     finally:
         for name, original in originals.items():
-            setattr(HttpGrid, name, original)
+            setattr(CheckedGrid, name, original)
 
 
 def large_data(folder: Path) -> Config:

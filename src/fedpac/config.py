@@ -276,7 +276,8 @@ class Config(BaseModel):
 
     @property
     def validation_share(self) -> float | None:
-        return self.data.validation_share if self.federation is None else self.federation.validation_share
+        own = self.federation.validation_share if self.federation is not None else None
+        return self.data.validation_share if own is None else own
 
     def extended(self, rounds: int, finished: bool) -> "Config":
         """The same run with more rounds. If it is finished, its last round is remembered where that made it another one
@@ -381,7 +382,17 @@ def make_config(values: dict[str, Any], *, import_own: bool = True) -> Config:
     check_selection(run, bool(config.validation_share))
     server = _filled(config.server, USUAL.get(config.server.optimizer, {}))
     filled = {"method": used, "data": config.data.resolved(), "training": training, "run": run, "server": server}
-    return config.model_copy(update=filled)
+    return _at_sites(config.model_copy(update=filled))
+
+
+def _at_sites(config: Config) -> Config:
+    """Real sites are told nothing of the section `data`: what holds for theirs goes where they look."""
+    if config.federation is None or config.data.validation_share is None:
+        return config
+    told = config.federation.model_copy(update={"validation_share": config.validation_share})
+    return config.model_copy(
+        update={"federation": told, "data": config.data.model_copy(update={"validation_share": None})}
+    )
 
 
 def check_selection(run: RunConfig, validated: bool) -> None:

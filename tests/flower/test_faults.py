@@ -266,7 +266,7 @@ def test_a_killed_trial_is_resumed_to_the_same_numbers(tmp_path):
     assert rounds_in(tmp_path / "run") < 30
     for follow_up in (
         ("resume", tmp_path / "run", "--no-figures"),
-        ("export", tmp_path / "run", "--out", "m.safetensors"),
+        ("export", tmp_path / "run", "--out", tmp_path / "m.safetensors"),
     ):
         with command(tmp_path, *follow_up) as process:
             assert process.wait(LONG) == 0, process.log.read_text()

@@ -11,7 +11,7 @@ from processes import command, running, until
 
 from fedpac.api import load_run
 from fedpac.bundles import load_model
-from fedpac.config import make_config
+from fedpac.config import make_config, parse_toml
 from fedpac.deploy.certs import make_certificates
 from fedpac.deploy.conductor import Plan, conduct_federation
 from fedpac.deploy.desk import Desk, own_data
@@ -104,6 +104,15 @@ def same_and_selected(folder, method, places):
 def test_sites_keep_the_model_of_the_round_that_validation_data_chose(data, method):
     chosen = same_and_selected(data, method, over_a_grid(data, method))
     assert chosen > 1
+
+
+@pytest.mark.parametrize("section", ["data", "federation"])
+def test_either_section_says_how_much_is_held_out(section):
+    stated = at_sites("fedavg")
+    del stated["federation"]["validation_share"]
+    stated[section] = {**stated.get(section, {}), "validation_share": 0.25}
+    told = make_config(parse_toml(make_config(stated).to_toml(), "what a site is told"))
+    assert told.validation_share == 0.25
 
 
 @pytest.mark.slow

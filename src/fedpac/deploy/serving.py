@@ -26,6 +26,7 @@ class Service:
         files = {site: certificates / "sites" / f"{site}.pub" for site in sites} if certificates is not None else {}
         self.keys = {site: read_public_key(file) for site, file in files.items()}
         self.link = SuperLink(folder, secure=certificates is not None)
+        self.closed = False
         self.gate = Gate(host, port, Filter(self.link.url, self.link.ca, self.keys.values()), certificates)
 
     def __enter__(self) -> Self:
@@ -42,6 +43,7 @@ class Service:
         self.link.register(self.keys)
 
     def __exit__(self, *error: object) -> None:
+        self.closed = True  # for a run in another thread: it must not start SuperLink again
         self.gate.stop()
         self.link.stop()
 
@@ -55,6 +57,8 @@ class Service:
                 with self.link.run() as grid:
                     return conduct_federation(grid, plan, say, callbacks)
             except httpx.HTTPError as error:
+                if self.closed:
+                    raise RunError("the server was stopped in the middle of a run") from None
                 self.link.stop()  # one that does not answer is of no use
                 say(f"SuperLink was lost ({error}); restarting it and resuming from the last checkpoint")
         raise RunError(f"SuperLink was lost {STARTS} times; see {self.link.folder / 'superlink.log'}")
