@@ -23,7 +23,7 @@ def status(folder: Path) -> dict[str, Any]:
         return {"name": folder.name, "state": "waiting", "text": "No run has started here yet.", "sites": []}
     try:
         return _status(folder, store)
-    except (FedpacError, LookupError, TypeError, ValueError) as error:
+    except (FedpacError, LookupError, OverflowError, TypeError, ValueError) as error:
         return {"name": folder.name, "state": "unreadable", "text": f"The folder cannot be read: {error}", "sites": []}
 
 
