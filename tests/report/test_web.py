@@ -293,9 +293,11 @@ def test_sites_without_a_result_are_left_out_and_counted(tmp_path):
 
 
 def test_22_methods_and_200_rounds_are_under_2_mb(tmp_path):
-    """Every round scored, weights in every round of the two methods that have them."""
+    """Every round scored, weights in every round of the two methods that have them, all metrics of every method."""
+    metrics = ["auroc", "brier", "ece"]
     for method in list_methods():
-        forge(tmp_path / "runs" / method, method, rounds=200, weights=method in ("fedpac", "fedfomo"))
+        weights = method in ("fedpac", "fedfomo")
+        forge(tmp_path / "runs" / method, method, rounds=200, weights=weights, scores=metrics, reliability=True)
     runs = read_runs([tmp_path / "runs"])
     assert len(runs) >= 22
     assert write_report(runs, tmp_path / "out" / "report.html") < 2_000_000
