@@ -24,7 +24,7 @@ from fedpac.deploy.conductor import Plan
 from fedpac.deploy.serving import Service
 from fedpac.deploy.superlink import end, flower_environment, free_port, start
 from fedpac.deploy.trial import join_command
-from fedpac.federation import RoundReport
+from fedpac.rounds import RoundReport
 from fedpac.runs.execute import run as run_here
 
 SITES = ["client-0", "client-1"]

@@ -25,9 +25,9 @@ from fedpac.api import fit
 from fedpac.data import datasets
 from fedpac.data.clients import ClientData, Pool, Samples, Scenario
 from fedpac.data.partition import dominant_sets
-from fedpac.federation import RoundReport
 from fedpac.models import paper_cnn
 from fedpac.provenance import provenance
+from fedpac.rounds import RoundReport
 
 CLIENTS, CLASSES, GROUPS = 20, 10, 5
 SEED = 520

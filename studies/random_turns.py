@@ -21,9 +21,9 @@ from fedpac.api import fit
 from fedpac.data.clients import Samples, Scenario
 from fedpac.data.config import DataConfig
 from fedpac.data.scenario import build
-from fedpac.federation import RoundReport
 from fedpac.models import paper_cnn
 from fedpac.provenance import provenance
+from fedpac.rounds import RoundReport
 
 DEGREES = (15, 30, 45, 60, 75)  # of the five groups, either way
 ROUNDS = {"local": 30, "fedpac": 120, "fedavg": 120}

@@ -149,6 +149,7 @@ def test_a_method_of_ones_own():
         ({"device": "meta"}, "device 'meta' is not available"),
         ({"model": 3}, "the model is a int; expected a torch module"),
         ({"model": nn.Linear(INPUTS, CLASSES)}, "needs two sub-modules"),
+        ({"model": nn.Sequential(nn.Linear(INPUTS, CLASSES))}, 'fedpac.split(model, head="0") makes them'),
         ({"model": fedpac.Classifier(nn.Linear(4, 4), nn.Linear(4, CLASSES))}, "does not accept samples of shape"),
         ({"model": fedpac.Classifier(nn.Linear(INPUTS, 4), nn.Linear(4, 2))}, "3 classes"),
     ],

@@ -18,12 +18,13 @@ from fedpac.engines import AutoEngine, ProcessEngine, SerialEngine, make_engine,
 from fedpac.engines.site import Failure, Job, Outcome, Site
 from fedpac.engines.store import FolderStore
 from fedpac.errors import ConfigError, FedpacError, RunError, TrainingError
-from fedpac.federation import Federation, RoundLostError
+from fedpac.federation import Federation
 from fedpac.message import Message
 from fedpac.methods import make_method
 from fedpac.methods.fedavg import FedAvg
 from fedpac.methods.fedpac import FedPAC
 from fedpac.methods.fedper import FedPer
+from fedpac.rounds import RoundLostError
 from fedpac.sampling import Only, Uniform
 from fedpac.server import Server
 from helpers import EVERY_ENGINE, Finished, run_federation, tiny_data, tiny_task

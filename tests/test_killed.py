@@ -72,11 +72,21 @@ def workers_of(run: subprocess.Popen[bytes], mark: str) -> list[int]:
     return workers
 
 
+def until_trained(run: subprocess.Popen[bytes], folder: Path) -> None:
+    """Waits for the first round."""
+    deadline, rounds = time.monotonic() + 60, folder / "rounds.csv"
+    while not (rounds.exists() and len(rounds.read_bytes().splitlines()) > 1):
+        assert run.poll() is None, "it ended"
+        assert time.monotonic() < deadline, "no round within a minute"
+        time.sleep(0.01)
+
+
 def test_a_lost_worker_changes_no_byte(tmp_path):
     """A worker is killed from outside; the run goes on as if nothing had happened."""
-    ways = ["--rounds", "6", "--engine", "process", "--workers", "2", "--set", "run.evaluate_every=1"]
+    ways = ["--rounds", "30", "--engine", "process", "--workers", "2", "--set", "run.evaluate_every=1"]
     mark = uuid.uuid4().hex
     run = start(tmp_path / "hurt", mark, *ways)
+    until_trained(run, tmp_path / "hurt")  # before that, a child may be the compiler, which is asked for its version
     os.kill(workers_of(run, mark)[0], signal.SIGKILL)
     assert run.wait(timeout=120) == 0
     assert start(tmp_path / "whole", mark, *ways).wait(timeout=120) == 0

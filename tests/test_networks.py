@@ -12,7 +12,7 @@ from fedpac import native
 from fedpac.errors import ConfigError, FedpacError
 from fedpac.inspect.network import facts
 from fedpac.models import Classifier, conv_block
-from fedpac.networks import NETWORKS, build_model
+from fedpac.networks import NETWORKS, build_model, network_for
 from fedpac.recipe import Recipe
 from fedpac.task import Task
 
@@ -179,8 +179,7 @@ def tokens():
 def test_engines_agree_and_the_network_learns(name, clients):
     data = clients()
     scenario = fedpac.from_arrays(data)
-    vocabulary = None if scenario.sample.is_floating_point() else int(scenario.sample.max()) + 1
-    model = build_model(name, scenario.shape, scenario.classes, 0, vocabulary)
+    model = network_for(name, scenario.sample, scenario.classes, 0)
     runs = [
         fedpac.fit(
             model, data, "fedpac", rounds=3, batch=8, epochs=3, seed=1, engine=engine, workers=2, lr=0.003,
@@ -192,6 +191,20 @@ def test_engines_agree_and_the_network_learns(name, clients):
     assert np.mean(runs[0].accuracy) > 0.6
 
 
+@pytest.mark.parametrize(("name", "clients"), [("cnn", images), ("transformer", tokens)])
+def test_a_network_by_its_name_is_the_one_of_the_command_line(name, clients, tmp_path):
+    scenario = fedpac.from_arrays(clients())
+    quick = {"rounds": 1, "epochs": 1, "seed": 3, "engine": "serial"}
+    named = fedpac.fit(name, scenario, **quick)
+    given = fedpac.fit(network_for(name, scenario.sample, scenario.classes, 3), scenario, **quick)
+    assert named.history[0].scores == given.history[0].scores
+    bundle = fedpac.load_model(named.models[0].save(tmp_path / "model", onnx=False))  # its name is enough to open it
+    x = clients()[0][2]
+    np.testing.assert_allclose(bundle.predict_proba(x), named.models[0].predict_proba(x), atol=1e-6)
+    with pytest.raises(ConfigError, match=r"there is no network 'transfomer'. Did you mean 'transformer'"):
+        fedpac.fit("transfomer", scenario, rounds=1)
+
+
 @pytest.fixture
 def own_network(tmp_path, monkeypatch):
     (tmp_path / "my_networks.py").write_text(
@@ -201,6 +214,15 @@ def own_network(tmp_path, monkeypatch):
         "    body = nn.Sequential(nn.Flatten(), nn.Linear(size, 9), nn.ReLU())\n"
         "    return fedpac.Classifier(body, nn.Linear(9, classes))\n"
         "def broken(shape, classes):\n    raise ValueError('not today')\n"
+        "class Usual(nn.Module):\n"
+        "    def __init__(self, channels, features, classes):\n"
+        "        super().__init__()\n"
+        "        self.conv = nn.Sequential(nn.Conv2d(channels, 4, 5), nn.LeakyReLU(), nn.MaxPool2d(2), nn.Flatten())\n"
+        "        self.fc = nn.Linear(features, classes)\n"
+        "    def forward(self, x):\n        return self.fc(self.conv(x))\n"
+        "def usual(shape, classes):\n"
+        "    side = (shape[1] - 4) // 2\n"
+        "    return fedpac.split(Usual(shape[0], 4 * side * side, classes), head='fc')\n"
         "nothing = 3\n"
         "def odd(shape, classes):\n    return 7\n"
     )
@@ -224,6 +246,21 @@ def test_a_network_of_ones_own_on_the_command_line(fedpac, own_network):
     code, out, err = fedpac("models", "my_networks:make", "--shape", "1,8,8")
     assert code == 0, err
     assert "gradients written out" in out
+
+
+@pytest.mark.skipif(not native.available(), reason="there are no kernels here")
+def test_kernels_engage_in_a_network_of_ones_own(fedpac, own_network, monkeypatch):
+    """Said before the run; and training with them is what it is without, up to rounding."""
+    assert "1 fused block; gradients by autograd" in fedpac("models", "my_networks:usual", "--shape", "1,28,28")[1]
+    how = ("--method", "fedavg", "--dataset", "digits", "--clients", 3, "--rounds", 2, "--engine", "serial")
+    for folder in ("fused", "plain"):
+        assert fedpac("run", *how, "--model", "my_networks:usual", "--no-figures", "--out", folder)[0] == 0
+        monkeypatch.setattr("fedpac.task.accelerated", lambda model, sample: model)
+    losses = [
+        np.genfromtxt(f"{folder}/metrics.csv", delimiter=",", names=True)["loss"] for folder in ("fused", "plain")
+    ]
+    assert not np.array_equal(*losses)
+    np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ feed = {}
 for column, kind in about["columns"].items():
     texts = [(row.get(column) or "").strip() for row in rows]  # a column that the site does not have is missing
     texts = ["" if text in about["missing"] else text for text in texts]
+    if kind == "number" and separator == ";":  # between semicolons, a comma is a decimal point
+        texts = [text.replace(",", ".") for text in texts]
     values = [float(text or "nan") for text in texts] if kind == "number" else texts
     feed[column] = np.array(values, dtype=np.float64 if kind == "number" else object)[:, None]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from pydantic import ValidationError
 from torch import nn
@@ -28,17 +28,18 @@ from fedpac.engines.site import Site
 from fedpac.engines.store import MemoryStore
 from fedpac.errors import ConfigError, FedpacError, RunError
 from fedpac.evaluation import Evaluation
-from fedpac.federation import Federation, RoundReport, of_method
+from fedpac.federation import Federation
 from fedpac.files import explained
 from fedpac.methods import Method, make_method
 from fedpac.methods.base import Which
 from fedpac.metrics import headline
-from fedpac.mods.base import restored
 from fedpac.mods.ckks_keys import Parameters
+from fedpac.networks import network_for
 from fedpac.newcomers import Reception
 from fedpac.privacy import KEY, PrivacyConfig
 from fedpac.provenance import provenance
 from fedpac.recipe import Recipe
+from fedpac.rounds import RoundReport
 from fedpac.runs.execute import make_task, saved_state
 from fedpac.runs.folder import CHECKPOINT, SELECTED, RunStore
 from fedpac.sampling import Sampler, Uniform
@@ -54,7 +55,7 @@ Arrays = Sequence[ArrayLike]  # x_train, y_train, x_test, y_test; perhaps x_vali
 
 
 def fit(
-    model: nn.Module,
+    model: nn.Module | str,
     clients: Sequence[Arrays] | Scenario,
     method: str | Method = "fedpac",
     *,
@@ -87,7 +88,8 @@ def fit(
 ) -> "Result":
     """Train on the clients' data; returns one model per client.
 
-    model      a torch module with a `body` (input -> features) and a `head` (features -> logits); it is not changed
+    model      a torch module with a `body` (input -> features) and a `head` (features -> logits), which is not changed;
+               or the name of a network ('fedpac models' lists them), made for the clients' samples
     clients    (x_train, y_train, x_test, y_test) of every client, numpy or torch; (train, test) of torch Datasets or
                Hugging Face's, or folders of the latter; or a scenario, see fedpac.from_folder and from_datasets
     method     a name ('fedpac methods' lists them) with its `settings`, or an instance of your own Method
@@ -96,7 +98,7 @@ def fit(
     evaluation  what is measured, how often and of whom, see fedpac.evaluation; unset, both accuracies of every client
     min_replies  rounds continue if at least this many clients reply; unset, the first failure is an error
     deadline   seconds that a client has to reply
-    training   further training settings, such as {'optimizer': 'adamw', 'schedule': 'cosine'}; as [training] in a config
+    training   other training settings, like {'optimizer': 'adamw', 'schedule': 'cosine'}; as [training] in a config
     server     what the server does with averages, such as {'optimizer': 'momentum'}; as [server] in a config
     metrics    measured in addition to accuracy and loss, such as 'auroc'; they are in history[t].scores
     classes    how many there are; unset, the largest label + 1. 0: y are numbers to predict, with one output of the
@@ -126,7 +128,9 @@ def fit(
     aggregator = _section(ServerConfig, **(server or {}))
     optimizer, rule = aggregator.make_optimizer(), aggregator.make_rule()
     selection = _selection(scenario, run)
-    network, clients_in_all = _copied(model), len(scenario.clients)
+    name = model if isinstance(model, str) else None
+    network = _copied(model) if name is None else network_for(name, scenario.sample, scenario.classes, run.seed)
+    clients_in_all = len(scenario.clients)
     protection = _section(PrivacyConfig, **(privacy or {}))
     key = Parameters.for_clients(clients_in_all).new_key() if protection.encryption == "ckks" else None
     task = Task(
@@ -152,13 +156,13 @@ def fit(
                 if selection.best == report.round:
                     then = Server(task, copy.deepcopy(federation.server.state))  # a merge may work in place
                     then.round = report.round
-                    selected = Result(task, method, scenario, then, dict(running.snapshot()), history[:])
+                    selected = Result(task, method, scenario, then, dict(running.snapshot()), history[:], network=name)
             if told.see(report) or (selection is not None and selection.exhausted):
                 break
         states = dict(running.snapshot())
     if told.stopped is not None and told.stopped.error is not None:
         warnings.warn(f"the training {told.stopped}", stacklevel=2)
-    return Result(task, method, scenario, federation.server, states, history, selected, stopped=told.stopped)
+    return Result(task, method, scenario, federation.server, states, history, selected, told.stopped, name)
 
 
 def _selection(scenario: Scenario, run: RunConfig) -> Selection | None:
@@ -169,9 +173,9 @@ def _selection(scenario: Scenario, run: RunConfig) -> Selection | None:
     return None
 
 
-def _copied(model: nn.Module) -> nn.Module:
+def _copied(model: object) -> nn.Module:
     try:
-        return copy.deepcopy(model)
+        return cast(nn.Module, copy.deepcopy(model))
     except Exception as error:  # weights that are computed when they are read, as by the old weight_norm
         raise ConfigError(
             f"the model {type(model).__name__} cannot be copied, but every client needs its own copy: "
@@ -231,14 +235,11 @@ def load_run(
         raise RunError(f"{path} has no checkpoint yet: continue it with 'fedpac resume {path}'")
     scenario = build(config.data, config.run.seed, Path(data_dir) if data_dir else store.data_dir())
     task = make_task(config, scenario, device="cpu", key=path / KEY)  # wherever it was trained
-    server = Server(task, restored(task.mods, of_method(saved.server)))
-    server.round = saved.round
     origin = {key: store.read_json("environment.json")["sessions"][0][key] for key in ORIGIN}
     if (published := PUBLISHED.get(config.data.dataset)) is not None:
         origin["data_licence"] = published.licence
-    return Result(
-        task, config.make_method(), scenario, server, saved.clients, [], network=config.model, provenance=origin
-    )
+    server, chosen = saved.revived(task), config.make_method()
+    return Result(task, chosen, scenario, server, saved.clients, [], network=config.model, provenance=origin)
 
 
 @dataclass(repr=False)
@@ -324,7 +325,9 @@ class Result:
         folder = Path(folder)
         with explained(folder):
             check_free(folder)
-        return [model.save(folder / safe_name(model.name), licence, onnx) for model in self.models]
+        names = [safe_name(data.name or f"client {i}") for i, data in enumerate(self.scenario.clients)]
+        names = [f"{name}-{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
+        return [model.save(folder / name, licence, onnx) for name, model in zip(names, self.models, strict=True)]
 
     def welcome(self, x: "ArrayLike | None" = None, y: "ArrayLike | None" = None) -> "ClientModel":
         """The model of a client that never took part, from its labelled samples, as many as it has.
@@ -348,7 +351,7 @@ class Result:
 
 def safe_name(name: str) -> str:
     """A client's name as that of a folder."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip(".-") or "client"
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "client"
 
 
 def shown_names(names: Sequence[str]) -> str:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from fedpac.errors import ConfigError, unknown
-from fedpac.federation import RoundReport
 from fedpac.methods.base import Which
 from fedpac.metrics import METRICS
+from fedpac.rounds import RoundReport
 from fedpac.selection import Selection
 
 

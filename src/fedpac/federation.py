@@ -4,21 +4,21 @@ import copy
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from fedpac import errors
 from fedpac.engines import Engine
 from fedpac.engines.site import Failure, Job, Kind, Outcome
-from fedpac.errors import ConfigError, RunError
-from fedpac.evaluation import Evaluation, Plan
+from fedpac.errors import ConfigError
+from fedpac.evaluation import Evaluation
 from fedpac.message import Message
-from fedpac.methods.base import Method, Which, check_aggregation, check_optimizer, returned
+from fedpac.methods.base import Method, check_aggregation, check_optimizer, returned
 from fedpac.metrics import headline, misfit, validated
-from fedpac.mods.base import Context, Passage, out_of_server, restored
+from fedpac.mods.base import Context, out_of_server, restored
 from fedpac.mods.dp import Dp
 from fedpac.optimizers import Optimizer
 from fedpac.replies import accepted
 from fedpac.robust import Rule, aggregating
+from fedpac.rounds import Letters, Opening, RoundLostError, RoundReport, Tally, refusal
 from fedpac.sampling import Sampler, Uniform
 from fedpac.server import Server
 from fedpac.task import State, Task
@@ -28,49 +28,6 @@ from fedpac.timing import span
 CHUNK = 1024  # clients at a time: their messages are in memory, those of a hundred thousand need not be
 MEMORY = "mods "  # in a checkpoint: before the names of what mods remember
 REPEATS = 3  # of a round that too few answered, where another try may go better
-
-
-@dataclass(frozen=True)
-class Score:
-    client: int
-    which: Which
-    accuracy: float
-    loss: float
-    measured: Mapping[str, float] = field(default_factory=dict)  # what else was asked for: 'test/auroc', ...
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """All that is known about one round."""
-
-    round: int
-    chosen: list[int]
-    scores: list[Score]  # empty in rounds without evaluation
-    bytes_down: int
-    bytes_up: int
-    seconds: float  # the round's own work, evaluation included
-    client_seconds: float  # summed over clients
-    peer_weights: list[tuple[int, int, float]] = field(default_factory=list)
-    failed: list[Failure] = field(default_factory=list)  # who was asked and did not answer, and why
-    epsilon: float | None = None  # of differential privacy, spent so far by the client that took part most often
-    metric: str = "accuracy"  # what the scores' accuracy is: 'r2' where a number is predicted
-
-    def accuracies(self, which: Which) -> list[float]:
-        return [s.accuracy for s in self.scores if s.which == which]
-
-    def measured(self, which: Which, name: str) -> dict[int, float]:
-        """One of the other metrics, such as 'validation/loss', of the clients that have it."""
-        return {s.client: s.measured[name] for s in self.scores if s.which == which and name in s.measured}
-
-
-class RoundLostError(RunError):
-    """Too few clients answered: the round does not count, and nothing has changed."""
-
-    def __init__(self, round: int, answered: int, needed: int, failed: Sequence[Failure]) -> None:
-        self.failed = failed
-        reasons = [failure.reason for failure in failed[:3]] + ["..."] * (len(failed) > 3)
-        why = "; ".join(reasons) or "no others were selected"
-        super().__init__(f"round {round}: {answered} of at least {needed} clients replied ({why})")
 
 
 class Federation:
@@ -169,7 +126,7 @@ class Federation:
         later = self.ahead.seconds if self.ahead is not None else 0.0
         return replace(report, seconds=opening.seconds + time.perf_counter() - start - later)
 
-    def _opening(self) -> "Opening":
+    def _opening(self) -> Opening:
         round, engine = self.server.round + 1, self.engine
         available = engine.available()
         if engine.listener is not None:
@@ -188,7 +145,7 @@ class Federation:
             raise ConfigError(f"round {round}: the sampler {type(self.sampler).__name__} chose {problem}")
         return chosen
 
-    def _run(self, opening: "Opening", tally: "Tally") -> RoundReport:
+    def _run(self, opening: Opening, tally: Tally) -> RoundReport:
         server, method, plan, chosen = self.server, self.method, opening.plan, opening.chosen
         needed = self._needed(opening)
         if len(chosen) < needed:
@@ -237,7 +194,7 @@ class Federation:
             metric=headline(self.task.classes),
         )
 
-    def _needed(self, opening: "Opening") -> int:
+    def _needed(self, opening: Opening) -> int:
         return self.min_replies or max(1, len(opening.chosen))
 
     def _next_may_begin(self) -> bool:
@@ -248,7 +205,7 @@ class Federation:
         last = self.task.is_last(self.server.round)
         return not last and self.dp is None and self.task.clients <= CHUNK and self.engine.ready()
 
-    def _begin_next(self, owed: Mapping[int, Job], tally: "Tally") -> None:
+    def _begin_next(self, owed: Mapping[int, Job], tally: Tally) -> None:
         """Ask for the next round, and on the same way for what is owed of this one. The server stays as it is."""
         scored: dict[int, Outcome] = {}
         for _ in range(REPEATS):
@@ -261,7 +218,7 @@ class Federation:
             self.engine.forget(opening.round)
         tally.count(scored, "received")
 
-    def _ask_ahead(self, opening: "Opening", owed: Mapping[int, Job]) -> dict[int, Outcome]:
+    def _ask_ahead(self, opening: Opening, owed: Mapping[int, Job]) -> dict[int, Outcome]:
         now, self.memory = self.memory, dict(self.memory)
         self.server.round += 1
         try:
@@ -277,7 +234,7 @@ class Federation:
         opening.rehearsed = {i: outcomes[i] for i in rehearsals}
         return {i: outcomes[i].first or outcomes[i] for i in owed}
 
-    def _will_count(self, opening: "Opening") -> bool:
+    def _will_count(self, opening: Opening) -> bool:
         """Whether another try would go no better than what the first wave answered."""
         outcomes = opening.first.outcomes if opening.first is not None else None
         failed = [outcome.error for outcome in (outcomes or {}).values() if outcome.error is not None]
@@ -289,7 +246,7 @@ class Federation:
         sent = self.method.send(self.server, client)
         return returned(self.method, "send", sent, Message, "a Message to the client")
 
-    def _letters(self, clients: Sequence[int], scored: set[int]) -> "Letters":
+    def _letters(self, clients: Sequence[int], scored: set[int]) -> Letters:
         """What these clients are sent to learn from."""
         round = self.server.round
         downs = {i: self.message_to(i) for i in clients}
@@ -297,7 +254,7 @@ class Federation:
         kinds: dict[int, Kind] = {i: "learn-and-score" if i in scored else "learn" for i in clients}
         return Letters(downs, passages, {i: Job(kinds[i], i, round, passages[i].message) for i in clients})
 
-    def _learn(self, sent: "Letters", tally: "Tally") -> dict[int, Message]:
+    def _learn(self, sent: Letters, tally: Tally) -> dict[int, Message]:
         """What these clients answer, as far as it can be merged."""
         tally.bytes_down += sum(passage.message.nbytes for passage in sent.passages.values())
         outcomes = self._ask(list(sent.jobs.values())) if sent.outcomes is None else sent.outcomes
@@ -317,7 +274,7 @@ class Federation:
         tally.count(outcomes | refusals, "personal")
         return fitting
 
-    def _score(self, kind: Kind, clients: Sequence[int], tally: "Tally") -> None:
+    def _score(self, kind: Kind, clients: Sequence[int], tally: Tally) -> None:
         for some in _chunks(clients):
             outcomes = self._ask(list(self._jobs(kind, some).values()))
             tally.count(outcomes, "received" if kind == "receive" else "personal")
@@ -345,65 +302,8 @@ class Federation:
         return outcome
 
 
-@dataclass
-class Letters:
-    """What clients are sent to learn from, and what they answered, once they did."""
-
-    downs: dict[int, Message]  # as the method sends them
-    passages: dict[int, Passage]  # the same on their way through the mods
-    jobs: dict[int, Job]
-    outcomes: dict[int, Outcome] | None = None
-
-
-@dataclass
-class Opening:
-    """Who takes part in a round; and what was asked, if it began while the one before was still to be scored."""
-
-    round: int
-    chosen: list[int]
-    waves: list[list[int]]
-    plan: Plan
-    first: Letters | None = None  # of the first wave
-    rehearsed: dict[int, Outcome] | None = None
-    memory: State | None = None  # what mods remember since then
-    seconds: float = 0.0
-
-    @property
-    def absentees(self) -> list[int]:
-        return sorted(self.plan.personal.difference(self.chosen))
-
-
-@dataclass
-class Tally:
-    """What has come in during a round."""
-
-    strict: bool  # the first failure is an error
-    scores: list[Score] = field(default_factory=list)
-    failed: list[Failure] = field(default_factory=list)
-    seconds: float = 0.0
-    bytes_down: int = 0
-    bytes_up: int = 0
-
-    def count(self, outcomes: Mapping[int, Outcome], which: Which) -> None:
-        for i, outcome in outcomes.items():
-            self.seconds += outcome.seconds
-            if outcome.error is not None:
-                self.fail(outcome.error)
-            elif outcome.score is not None:
-                self.scores.append(Score(i, which, *outcome.score, outcome.measured))
-
-    def fail(self, failure: Failure) -> None:
-        if self.strict:
-            raise error_of(failure)
-        self.failed.append(failure)
-
-
 def _worth_asking(outcome: Outcome | None) -> bool:
     return outcome is None or (outcome.error is not None and outcome.error.passing)
-
-
-def refusal(outcome: Outcome, reason: str) -> Outcome:
-    return Outcome(outcome.client, seconds=outcome.seconds, error=Failure(outcome.client, "refused", reason))
 
 
 def _impossible(job: Job, outcome: Outcome, task: Task) -> str | None:
@@ -415,15 +315,6 @@ def _impossible(job: Job, outcome: Outcome, task: Task) -> str | None:
         if not (least <= accuracy <= 1 and loss >= 0):  # NaN is neither
             return f"the {what} is {accuracy:g} and the loss {loss:g}; expected {least:g} to 1, and 0 or more"
     return misfit(outcome.measured, validated(task.metrics, task.classes), task.classes)
-
-
-def error_of(failure: Failure) -> Exception:
-    """The exception that a failure stands for; a mistake in a method keeps its traceback."""
-    if failure.traceback:
-        return RuntimeError(f"{failure.reason}\n{failure.traceback}")
-    kind = getattr(errors, failure.kind, RunError)
-    assert issubclass(kind, errors.FedpacError)
-    return kind(failure.reason)
 
 
 def _chunks(clients: Sequence[int]) -> Iterator[list[int]]:

@@ -27,9 +27,13 @@ def check_model(model: nn.Module) -> None:
     if not isinstance(given, nn.Module):
         raise ConfigError(f"the model is a {type(given).__name__}; expected a torch module with a body and a head")
     if not isinstance(model, BodyAndHead) or not all(isinstance(m, nn.Module) for m in (model.body, model.head)):
+        parts = [name for name, _ in model.named_children()]
+        usual = (
+            f'. If {parts[-1]} is the last layer, fedpac.split(model, head="{parts[-1]}") makes them' if parts else ""
+        )
         raise ConfigError(
             f"the model {_name(model)} needs two sub-modules: `body` (input -> features) and "
-            f"`head` (features -> logits); it has {', '.join(n for n, _ in model.named_children()) or 'none'}"
+            f"`head` (features -> logits); it has {', '.join(parts) or 'none'}{usual}"
         )
     tensors = model.state_dict(keep_vars=True)
     if lazy := [n for n, t in tensors.items() if is_lazy(t)]:

@@ -182,6 +182,12 @@ def build_model(name: str, shape: Shape, classes: int, seed: int, vocabulary: in
     return model
 
 
+def network_for(name: str, sample: Tensor, classes: int, seed: int) -> nn.Module:
+    """The named network for samples like this one; of tokens, one that holds the largest."""
+    tokens = None if sample.is_floating_point() else int(sample.max()) + 1
+    return build_model(name, tuple(sample.shape), classes, seed, tokens)
+
+
 def _image(shape: Shape, name: str, side: int) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < side:
         raise ConfigError(

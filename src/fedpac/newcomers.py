@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from fedpac.engines.site import Job, Outcome
 from fedpac.errors import ConfigError, RunError
-from fedpac.federation import error_of
 from fedpac.message import Message
 from fedpac.methods.base import Method
 from fedpac.mods.base import Context, out_of_server
 from fedpac.replies import accepted
+from fedpac.rounds import error_of
 from fedpac.server import Server
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from fedpac.callbacks import Beginning, Callback
 from fedpac.errors import ConfigError
 from fedpac.extras import library
-from fedpac.federation import RoundReport
 from fedpac.files import explained
+from fedpac.rounds import RoundReport
 
 EXTRA = "tracking"
 COLUMNS = ("round", "metric", "value")

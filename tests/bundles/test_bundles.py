@@ -1,6 +1,7 @@
 """Models that live without the run and its data: the same predictions, by torch and by onnxruntime."""
 
 import json
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -173,6 +174,10 @@ def test_all_clients_at_once_under_their_names(tmp_path):
     folders = trained(clients=scenario).save(tmp_path / "models", licence="CC-BY-4.0", onnx=False)
     assert [folder.name for folder in folders] == ["north", "east-side", "south"]
     assert fedpac.load_model(folders[1]).card.licence == "CC-BY-4.0"
+    abroad = fedpac.from_arrays(CLIENTS, names=["Zürich", "a b", "a/b"])
+    folders = trained(clients=abroad).save(tmp_path / "abroad", onnx=False)
+    assert [folder.name for folder in folders] == ["Zürich", "a-b-1", "a-b-2"]
+    assert [fedpac.load_model(folder).card.client for folder in folders] == ["Zürich", "a b", "a/b"]
     with pytest.raises(FedpacError, match="already exists"):
         trained(clients=scenario).save(tmp_path / "models")
 
@@ -248,38 +253,6 @@ def test_what_has_no_tree_is_named(odd):
 
 # --- tables -------------------------------------------------------------------------------------------------------
 
-SCHEMA = """
-target = "ill"
-classes = ["no", "yes"]
-missing = ["", "NA"]
-[sites]
-north = "north.csv"
-south = "south.csv"
-[features]
-age = "number"
-ward = "category"
-dose = "number"
-"""
-
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tables")
-    random = np.random.default_rng(0)
-    for site in ("north", "south"):
-        lines = ["ward,age,ill" + (",dose" if site == "north" else "")]
-        for _ in range(60):
-            age = random.normal(60, 10)
-            cells = [random.choice(["A", "B", "NA"]), f"{age:.3f}", "yes" if age > 60 else "no"]
-            lines.append(",".join([*cells, *([random.choice(["1", "2", ""])] if site == "north" else [])]))
-        (folder / f"{site}.csv").write_text("\n".join(lines) + "\n")
-    (folder / "schema.toml").write_text(SCHEMA)
-    torch.manual_seed(0)
-    model = fedpac.Classifier(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 2))
-    result = fedpac.fit(model, fedpac.from_tables(folder / "schema.toml"), rounds=10, lr=0.2, engine="serial")
-    result.save(folder / "models")
-    return folder, result
-
 
 def test_a_table_s_model_takes_raw_rows_and_knows_nothing_of_other_sites(tables):
     folder, result = tables
@@ -288,7 +261,7 @@ def test_a_table_s_model_takes_raw_rows_and_knows_nothing_of_other_sites(tables)
     np.testing.assert_array_equal(loaded.predict_proba(rows), result.model("south").predict_proba(rows))
     assert loaded.labels(rows)[0] == "yes"
     assert loaded.optional == ("dose",)  # the site does not have it
-    with pytest.raises(FedpacError, match="dose are missing"):
+    with pytest.raises(FedpacError, match="missing column dose"):
         fedpac.load_model(folder / "models" / "north").predict(rows)
     texts = [path.read_text() for path in (folder / "models" / "south").glob("*.json")]
     assert not any("north" in text for text in texts)
@@ -310,6 +283,57 @@ def test_raw_rows_by_onnxruntime(tables):
     rows = {"age": age[:, 0], "dose": dose[:, 0], "ward": ward[:, 0]}
     np.testing.assert_allclose(proba, result.model("north").predict_proba(rows), atol=1e-6)
     assert label.tolist() == result.model("north").labels(rows)
+
+
+ROWS = """
+import sys, json, numpy as np, fedpac
+from fedpac.cli import main
+model = fedpac.load_model("models/north")
+rows = [dict(age="71.5", ward="B", dose=1), dict(age=None, ward="NA", dose="2")]
+np.save("proba.npy", model.predict_proba(rows))
+sys.argv = ["fedpac", "predict", "models/north", "north.csv", "--out", "elsewhere.csv"]
+try:
+    main()
+except SystemExit as done:
+    assert not done.code
+print(sorted({name.partition(".")[0] for name in sys.modules} & {"onnx", "pyarrow", "flwr", "ray", "pytest"}))
+"""
+
+
+def test_a_new_environment_predicts_raw_rows(fedpac, tables):
+    """With fedpac and its run-time extra, and nothing else."""
+    folder, result = tables
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = project["optional-dependencies"]["runtime"]
+    libraries = lend(Path("libraries").absolute(), *project["dependencies"], *extra)
+    assert run_in([libraries, ROOT / "src"], "-c", ROWS, cwd=folder).splitlines()[-1] == "[]"
+    rows = [{"age": "71.5", "ward": "B", "dose": 1}, {"age": None, "ward": "NA", "dose": "2"}]
+    np.testing.assert_array_equal(np.load(folder / "proba.npy"), result.model("north").predict_proba(rows))
+    assert fedpac("predict", folder / "models" / "north", folder / "north.csv", "--out", "here.csv")[0] == 0
+    assert (folder / "elsewhere.csv").read_bytes() == Path("here.csv").read_bytes()
+
+
+def test_another_preprocessing_is_not_taken_for_the_model_s_own(tables, tmp_path):
+    folder, _ = tables
+    bundle = shutil.copytree(folder / "models" / "north", tmp_path / "model")
+    file = bundle / "preprocessing.json"
+    values = json.loads(file.read_text())
+    values["columns"][0]["mean"] += 10
+    file.write_text(json.dumps(values))
+    with pytest.raises(ModelError, match=r"preprocessing\.json is damaged .* its checksum does not match"):
+        fedpac.load_model(bundle)
+
+
+def test_a_column_that_is_called_as_an_output_says_why_there_is_no_onnx(tables, tmp_path):
+    folder, _ = tables
+    for site in ("north", "south"):
+        text = (folder / f"{site}.csv").read_text()
+        (tmp_path / f"{site}.csv").write_text(text.replace("age", "value", 1))
+    (tmp_path / "schema.toml").write_text((folder / "schema.toml").read_text().replace("age", "value"))
+    result = fedpac.fit("mlp", fedpac.from_tables(tmp_path / "schema.toml"), rounds=1, engine="serial")
+    card = fedpac.load_model(result.models[0].save(tmp_path / "model")).card
+    assert card.onnx == "a column is called 'value', as an output of the graph is; rename it"
+    assert "model.onnx" not in card.files
 
 
 def test_predicting_rows_of_a_file(fedpac, tables):

@@ -7,6 +7,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
@@ -138,10 +139,9 @@ def open_damaged_card(folder, rng):
     fedpac.load_model(folder)
 
 
-def open_odd_card(folder, rng):
-    """One value, anywhere in the card, is something else."""
-    values = json.loads((folder / "valid.json").read_bytes())
-    at = values
+def odd(text, rng):
+    """One value, anywhere in the JSON, is something else."""
+    values = at = json.loads(text)
     while isinstance(at, dict | list) and at:
         keys = list(at) if isinstance(at, dict) else list(range(len(at)))
         key = keys[rng.integers(len(keys))]
@@ -149,7 +149,11 @@ def open_odd_card(folder, rng):
             at[key] = ODD[rng.integers(len(ODD))]
             break
         at = at[key]
-    (folder / "model.json").write_text(json.dumps(values))
+    return json.dumps(values).encode()
+
+
+def open_odd_card(folder, rng):
+    (folder / "model.json").write_bytes(odd((folder / "valid.json").read_bytes(), rng))
     fedpac.load_model(folder)
 
 
@@ -173,6 +177,26 @@ def test_whatever_is_damaged_is_a_model_or_an_error(case, cases, forged):
     shutil.copy(folder / "model.json", folder / "valid.json")
     shutil.copy(folder / "weights.safetensors", folder / "valid.safetensors")
     assert fuzz(partial(case, folder), cases).refused > cases / 3
+
+
+def open_damaged_preprocessing(folder, rng):
+    """And predict, since its numbers are used then."""
+    valid = (folder / "valid.preprocessing").read_bytes()
+    data = damaged(valid, rng) if rng.random() < 0.3 else odd(valid, rng)
+    (folder / "preprocessing.json").write_bytes(data)
+    card = (folder / "valid.json").read_bytes()
+    (folder / "model.json").write_bytes(card.replace(digest(valid).encode(), digest(data).encode()))
+    assert np.isfinite(fedpac.load_model(folder).predict_proba([{"age": "71.5", "ward": "B", "dose": 1}])).all()
+
+
+@budget(short=150, long=5_000)
+def test_a_damaged_preprocessing_is_a_model_or_an_error(cases, tables, tmp_path):
+    folder = shutil.copytree(tables[0] / "models" / "north", tmp_path / "model")
+    shutil.copy(folder / "model.json", folder / "valid.json")
+    shutil.copy(folder / "preprocessing.json", folder / "valid.preprocessing")
+    tally = fuzz(partial(open_damaged_preprocessing, folder), cases)
+    assert tally.refused > cases / 3
+    assert tally.accepted > cases / 10
 
 
 def test_links_and_pipes_are_no_trap(forged, tmp_path):

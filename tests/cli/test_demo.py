@@ -58,7 +58,7 @@ def test_the_last_failure_is_on_the_line(monkeypatch, capsys):
 
     from fedpac.cli import common
     from fedpac.engines.site import Failure
-    from fedpac.federation import RoundReport
+    from fedpac.rounds import RoundReport
 
     with open("/dev/null", "w") as nowhere:
         console = Console(file=nowhere, force_terminal=True, width=120, record=True)

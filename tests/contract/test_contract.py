@@ -14,8 +14,9 @@ from fedpac.message import Message
 from fedpac.methods import Method, find_method, list_methods, make_method
 from fedpac.testing import METHOD_CHECKS, Trial
 from fedpac.testing.engines import Recording
-from fedpac.testing.method_checks import ROUNDS, parts_with_samples
+from fedpac.testing.exchange import parts_with_samples
 from fedpac.testing.tiny import uneven_data
+from fedpac.testing.trial import ROUNDS
 from fedpac.testing.verdicts import difference
 from fedpac.training import evaluate
 from helpers import Finished, run_federation, tiny_images, visit

@@ -15,11 +15,12 @@ from fedpac.engines import Engine, SerialEngine
 from fedpac.engines.site import Failure, Job, Outcome
 from fedpac.errors import RunError
 from fedpac.evaluation import Evaluation
-from fedpac.federation import Federation, RoundLostError, RoundReport
+from fedpac.federation import Federation
 from fedpac.message import Message
 from fedpac.methods import Method, list_methods, make_method
 from fedpac.models import Classifier
 from fedpac.replies import accepted
+from fedpac.rounds import RoundLostError, RoundReport
 from fedpac.task import Task
 from helpers import tiny_data, tiny_model, tiny_task
 

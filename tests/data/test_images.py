@@ -1,5 +1,6 @@
 """Images of any size, data sets of other libraries, and tokens."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from datasets import Dataset as HuggingFace
 from datasets import Image as ImageColumn
 from PIL import Image
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import fedpac
 from fedpac.config import make_config
@@ -95,6 +96,40 @@ def test_a_run_of_mixed_images_is_the_same_on_every_engine_and_its_bundle_resize
     assert model.class_names == KINDS
 
 
+DEEP = np.array([[0, 256, 257, 4095], [32768, 65278, 65279, 65535]], dtype=np.uint16)
+SHALLOW = [[0, 0, 1, 15], [127, 254, 254, 255]]  # the nearest of 256 greys below; Pillow would make all but 0 white
+
+
+def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path):
+    Image.fromarray(DEEP).save(tmp_path / "deep.png")
+    assert Pictures().read(tmp_path / "deep.png")[..., 0].tolist() == SHALLOW
+    assert Pictures(colour="colour").read(tmp_path / "deep.png")[..., 2].tolist() == SHALLOW
+    for mode in ("I;16", "I"):  # what Pillow makes of such a file, depending on its version
+        image = Image.fromarray(DEEP.astype(np.int32) if mode == "I" else DEEP)
+        assert image.mode == mode
+        assert Pictures().of(image, "client 0")[..., 0].tolist() == SHALLOW
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("1", 1), ("L", 1), ("LA", 1), ("RGB", 3), ("RGBA", 3), ("P", 3)])
+def test_transparency_makes_no_colour(tmp_path, mode, channels):
+    image = Image.fromarray(np.full((6, 5), 90, dtype=np.uint8)).convert(mode)
+    image.save(tmp_path / "image.png")
+    assert Pictures().read(tmp_path / "image.png").shape == Pictures().of(image, "x").shape == (6, 5, channels)
+
+
+def test_what_systems_leave_beside_images_is_no_image(clinics, tmp_path):
+    folder, small = shutil.copytree(clinics, tmp_path / "clinics"), Pictures(size=(12, 12))
+    plain = fedpac.from_folder(folder, images=small)
+    for place in (".", "north", "north/ill"):
+        for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._00.png"):
+            (folder / place / name).write_bytes(b"junk")
+    littered = fedpac.from_folder(folder, images=small)
+    assert torch.equal(littered.clients[0].train.pool.x, plain.clients[0].train.pool.x)
+    (folder / "north" / "ill" / "99.png").write_bytes(b"broken")
+    with pytest.raises(DataError, match=r"99\.png is not a readable PNG or JPEG image"):
+        fedpac.from_folder(folder, images=small)
+
+
 def test_a_folder_of_images_is_predicted(fedpac, clinics, tmp_path):
     base = ["--scenario", "natural", "--set", f"data.path={clinics}", "--set", "data.image_size=12"]
     assert fedpac("data", *base)[1].splitlines()[1] == "classes: healthy, ill"
@@ -102,8 +137,10 @@ def test_a_folder_of_images_is_predicted(fedpac, clinics, tmp_path):
     assert fedpac("run", *base, *sizes, "--no-figures", "--out", "r")[0] == 0
     assert fedpac("export", "r", "--client", "east", "--out", "model", "--no-onnx")[0] == 0
     code, text, _ = fedpac("predict", "model", clinics / "north" / "ill")
-    assert (code, text.splitlines()[0]) == (0, "row,class,p(healthy),p(ill)")
-    assert len(text.splitlines()) == 13
+    assert (code, text.splitlines()[0]) == (0, "image,class,p(healthy),p(ill)")
+    assert [line.split(",")[0] for line in text.splitlines()[1:]] == [f"{i:02}.png" for i in range(12)]
+    code, text, _ = fedpac("predict", "model", clinics / "north" / "ill" / "07.png")
+    assert text.splitlines()[1].startswith("07.png,")
 
 
 # --- data sets of other libraries ---------------------------------------------------------------------------------
@@ -208,8 +245,41 @@ def test_token_sequences_agree_between_engines(source):
         ({"train": Items(*arrays(0)), "dev": Items(*arrays(0))}, "expected the splits train and test"),
         ((HuggingFace.from_dict({"text": ["a"], "label": [0]}),) * 2, "not numbers"),
         ((HuggingFace.from_dict({"x": [[1, 2], [1]], "label": [0, 1]}),) * 2, "pad tokens"),
+        (
+            (HuggingFace.from_dict({"x": [[1, 2]], "label": ["ill"]}),) * 2,
+            "sample 0 has the label 'ill'; expected a num",
+        ),
     ],
 )
 def test_data_sets_that_cannot_be_used(client, message):
     with pytest.raises(DataError, match=message):
         fedpac.from_datasets([client])
+
+
+def test_a_stream_of_samples_is_refused():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield torch.zeros(3), 0
+
+    with pytest.raises(DataError, match="an IterableDataset has no length"):
+        fedpac.fit("mlp", [(Stream(), Stream())], rounds=1)
+
+
+class Measured(Items):
+    """Numbers to predict."""
+
+    def __getitem__(self, i):
+        return self.x[i], 0.5 + self.y[i]
+
+
+def test_data_sets_of_numbers_to_predict():
+    """Which are neither cut off to whole numbers nor taken for classes."""
+    data = Measured(*arrays(0))
+    clients = [(data, data)] * 2
+    scenario = fedpac.from_datasets(clients, classes=0)
+    assert scenario.classes == 0
+    assert scenario.clients[1].train.labels().tolist() == [0.5 + k for k in data.y]
+    result = fedpac.fit("mlp", clients, method="ditto", classes=0, rounds=1, engine="serial")
+    assert result.models[0].predict(data.x).dtype.kind == "f"
+    with pytest.raises(DataError, match="expected one whole number per sample"):
+        fedpac.from_datasets(clients)

@@ -176,8 +176,12 @@ def test_damaged_npz_file(tmp_path, damage):
 def test_folder_that_is_none_or_mixed_or_empty(tmp_path):
     with pytest.raises(DataError, match="is not a folder"):
         from_folder(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"0 \.npz files and 0 sub-folders"):
-        from_folder(tmp_path)
+    (tmp_path / "a.csv").write_text("age,ill\n1,2\n")
+    for path in (tmp_path, tmp_path / "a.csv"):
+        with pytest.raises(
+            DataError, match=r"(0 \.npz files and 0 sub|not a) ?-?folder.*tables need a schema: fedpac data desc"
+        ):
+            from_folder(path)
     (tmp_path / "a").mkdir()
     np.savez(tmp_path / "b.npz", x=np.zeros((3, 2)), y=np.zeros(3, int))
     with pytest.raises(DataError, match=r"1 \.npz files and 1 sub-folders"):

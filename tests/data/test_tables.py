@@ -271,8 +271,8 @@ def test_a_bad_table_is_named(hospitals, change, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"", "no name|not a readable"),
-        (b"\xff\xfe\x00", "not a readable CSV"),
+        (b"", "is empty"),
+        (b"\xff\xfe\x00", "is not in UTF-8"),
         (b"a,a\n1,2\n", "two columns are called 'a'"),
         (b"a,\n1,2\n", "column 2 has no name"),
         (b"a,b\n1,2,3\n", "not a readable CSV"),

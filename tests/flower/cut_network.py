@@ -53,9 +53,9 @@ def main(folder):
         missed = set(range(before + 2, during)) - {row[0] for row in here.rows(3)}
         ip("link", "set", "here", "up")
         here.until_heard("site 'client-3' did not reply within 10 s")
-        processes.until(lambda: here.said.count("site 'client-3' is here, 4 of 4") >= 2, 120, "it is back")
+        here.until_connected(2)
         back = max(row[0] for row in here.rows(0))
-        processes.until(lambda: max(row[0] for row in here.rows(3)) > back, 60, "it takes part again")
+        here.until(lambda: max(row[0] for row in here.rows(3)) > back, "it takes part again")
         rows = here.rows()
         assert len(rows) == len(set(rows)), "a result was counted twice"
         print(f"rounds before {before}, at the end of the cut {during}, {len(missed)} without the site")

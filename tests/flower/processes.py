@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from fedpac.deploy.trial import simulated_site
 
 SITES = 4
 HERE = Path(__file__).parent
+MEANT = (None, 0, 130, -signal.SIGTERM, -signal.SIGKILL)  # it is there, has done its work, or a test has ended it
+STARTED: "list[subprocess.Popen[bytes]]" = []  # who is watched while a test waits
 
 
 class Federation:
@@ -41,10 +44,12 @@ class Federation:
     def join(self, client, config, *more, before=()):
         site = self.names[client]
         state = self.folder / "state" / site
-        with simulated_site(
-            self.address, site, self.certificates, state, config, None, self.folder, *more, before=before
-        ) as process:
-            process.log = self.folder / f"{site}.log"
+        with (
+            simulated_site(
+                self.address, site, self.certificates, state, config, None, self.folder, *more, before=before
+            ) as process,
+            watched(process, self.folder / f"{site}.log"),
+        ):
             yield process
 
     def odd(self, behaviour, client, config):
@@ -81,11 +86,22 @@ def running(command, folder, name):
     """A process whose output goes to a file; ended with the context."""
     log = folder / f"{name}.log"
     process = start(command, flower_environment(folder / "flwr"), log)
-    process.log = log
     try:
-        yield process
+        with watched(process, log):
+            yield process
     finally:
         end(process)
+
+
+@contextmanager
+def watched(process, log):
+    """While this process is there, whoever waits is told if it fails."""
+    process.log = log
+    STARTED.append(process)
+    try:
+        yield
+    finally:
+        STARTED.remove(process)
 
 
 def command(folder, *arguments):
@@ -112,10 +128,19 @@ def finished(folder, *arguments, patience=60):
 
 
 def until(condition, patience, what):
+    """Waits, but not for what a process that has failed was to do."""
     begun = time.monotonic()
     while not condition():
-        assert time.monotonic() - begun < patience, f"not within {patience} s: {what}"
+        for process in STARTED:
+            assert process.poll() in MEANT, f"{what}: a process ended with {process.poll()}:\n{process.log.read_text()}"
+        assert time.monotonic() - begun < patience, f"not within {patience} s: {what}\n{logs()}"
         time.sleep(0.1)
+
+
+def logs(lines=20):
+    """The ends of what the processes have said."""
+    said = [(process.log, process.log.read_text().splitlines()[-lines:]) for process in STARTED]
+    return "\n".join("\n".join([f"{log.name}:", *tail]) for log, tail in said)
 
 
 def listening(port):

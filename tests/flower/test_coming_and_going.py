@@ -78,7 +78,7 @@ def expected(data, chosen):
 def test_a_newcomer_gets_its_model_after_the_last_round(data, method):
     chosen = config(method, newcomers=["d"])
     said, desks = serve(data, chosen, "a", "b", "c", newcomers=["d"])
-    assert "site 'd' is here, a newcomer" in said
+    assert "site 'd' connected, a newcomer" in said
     assert "site 'd' has its model" in said
     rows = (data / "run" / "metrics.csv").read_text().splitlines()[1:]
     assert {row.split(",")[1] for row in rows} == {"0", "1", "2"}
@@ -107,7 +107,7 @@ def test_one_that_does_not_come_is_named(data):
 
 def test_a_method_without_a_shared_predictor_says_so(data):
     said, desks = serve(data, config("local", newcomers=["d"]), "a", "b", "c", newcomers=["d"])
-    assert any(line.startswith("no model for site 'd': Local-only shares nothing that predicts") for line in said)
+    assert any(line.startswith("no model for site 'd': Local-only shares no predictive part") for line in said)
     assert not (desks["d"].folder / "model").exists()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomli_w
-from processes import Federation, alive, command, end_later, rounds_in, running, until
+from processes import Federation, alive, command, end_later, rounds_in, running, until, watched
 
 from fedpac.config import changed, make_config
 from fedpac.data.scenario import build
@@ -59,14 +59,24 @@ class Trial:
         return any(text in line for line in self.said)
 
     def until_heard(self, text):
-        until(lambda: self.heard(text) or self.result.done(), LONG, f"'{text}' among {self.said}")
-        assert self.heard(text), self.said
+        self.until(lambda: self.heard(text), f"'{text}' is said")
+
+    def until_connected(self, times):
+        def come():
+            return sum(line.startswith("site 'client-3' connected") for line in self.said)
+
+        self.until(lambda: come() >= times, f"the fourth site has come {times} times")
 
     def until_round(self, number):
-        until(lambda: rounds_in(self.out) >= number or self.result.done(), LONG, f"round {number}: {self.said}")
+        self.until(lambda: rounds_in(self.out) >= number, f"round {number}")
+
+    def until(self, condition, what):
+        until(lambda: condition() or self.result.done(), LONG, what)
+        assert condition(), (what, self.result.result(), self.said)
 
     def finish(self):
-        self.result.result(LONG)
+        self.until(self.result.done, "the end of the run")
+        self.result.result()
         rows = self.rows()
         assert len(rows) == len(set(rows)), "a result was counted twice"
         return self
@@ -148,7 +158,7 @@ def test_a_late_site_takes_part_from_then_on(trial):
     here.join(0, 1, 2)
     here.until_round(2)
     here.join(3)
-    here.until_heard("site 'client-3' is here, 4 of 4")
+    here.until_heard("site 'client-3' connected, 4 of 4")
     here.finish()
     assert {row[0] for row in here.rows(3)} == set(range(min(row[0] for row in here.rows(3)), 41))
 
@@ -159,16 +169,15 @@ def test_a_site_comes_back_with_its_state(trial, tmp_path):
     *_, last = here.join(0, 1, 2, 3)
     here.until_round(3)
     last.send_signal(signal.SIGKILL)
-    here.until_heard("site 'client-3' ")
     (back,) = here.join(3)
-    until(lambda: here.said.count("site 'client-3' is here, 4 of 4") == 2, LONG, "it is back")
+    here.until_connected(2)
     left = max(row[0] for row in here.rows(3))
-    until(lambda: max(row[0] for row in here.rows(3)) > left, LONG, "it takes part again")
+    here.until(lambda: max(row[0] for row in here.rows(3)) > left, "it takes part again")
     assert "refused so far" in back.log.read_text()
     back.send_signal(signal.SIGTERM)  # politely: the server is told, and it may come back at once
     assert back.wait(LONG) == 130
     (again,) = here.join(3)
-    until(lambda: here.said.count("site 'client-3' is here, 4 of 4") == 3, LONG, "it is back again")
+    here.until_connected(3)
     assert "refused so far" not in again.log.read_text().split("connected")[-1]
     folder = next((tmp_path / "federation" / "state" / "client-3").iterdir())
     assert len(list(folder.glob("client-3-round-*"))) == 3
@@ -192,17 +201,6 @@ def test_a_killed_superlink_is_started_again(trial):
     os.kill(here.made.service.link.process.pid, signal.SIGKILL)
     here.until_heard("resuming from the last checkpoint")
     here.finish().same_as_serial()
-
-
-@pytest.mark.slow
-def test_a_site_with_broken_data_says_so(trial):
-    here = trial(config_of(2, run__min_replies=3), patience=10.0)
-    here.join(0, 1, 2)
-    here.stack.enter_context(here.made.join(3, here.made.folder / "nothing.toml", "--stay"))
-    broken = here.made.folder / "state" / "client-3"
-    here.finish()
-    assert not here.rows(3)
-    assert not broken.exists() or not list(broken.glob("*/model*"))
 
 
 @pytest.mark.slow
@@ -240,7 +238,8 @@ def test_nothing_is_left_of_a_trial_that_is_killed(tmp_path):
     with (tmp_path / "log").open("w") as log:
         place = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
         process = subprocess.Popen([*command, str(config)], stdout=log, stderr=log, env=place)
-    until(lambda: rounds_in(tmp_path / "run") >= 1, LONG, "the first round")
+    with watched(process, tmp_path / "log"):
+        until(lambda: rounds_in(tmp_path / "run") >= 1, LONG, "the first round")
     family = descendants(process.pid)
     assert len(family) >= 3, "SuperLink and two sites"
     process.kill()
@@ -262,7 +261,7 @@ def test_a_killed_trial_is_resumed_to_the_same_numbers(tmp_path):
     run(make_config(changed(config.model_dump(exclude_none=True), "run.engine", "serial")), tmp_path / "serial")
     started = ("run", tmp_path / "config.toml", "--engine", "flower", "--no-figures", "--out", tmp_path / "run")
     with command(tmp_path, *started) as process:
-        until(lambda: rounds_in(tmp_path / "run") >= 3, LONG, process.log.read_text())
+        until(lambda: rounds_in(tmp_path / "run") >= 3, LONG, "three rounds")
         process.send_signal(signal.SIGKILL)
     assert rounds_in(tmp_path / "run") < 30
     for follow_up in (
@@ -303,23 +302,36 @@ def clinics(tmp_path):
     return tmp_path
 
 
+@pytest.fixture
+def real(clinics):
+    """`serve()` and `join(name)` of the clinics, by their commands."""
+    address, certs = f"127.0.0.1:{free_port()}", clinics / "certs"
+
+    class Real:
+        def serve(self, *more):
+            where = ("--address", address, "--certs", certs, "--out", clinics / "run")
+            return command(clinics, "serve", clinics / "federation.toml", *where, *more)
+
+        def join(self, name):
+            joining = join_command(address, name, certs, clinics / "state" / name)
+            return running([*joining, "--data", str(clinics / "data" / f"{name}.npz")], clinics, name)
+
+    return Real()
+
+
 @pytest.mark.slow
-def test_a_killed_server_goes_on_with_the_same_sites(clinics, fedpac):
-    address = f"127.0.0.1:{free_port()}"
-    serve = ("serve", clinics / "federation.toml", "--address", address, "--certs", clinics / "certs", "--out", "run")
+def test_a_killed_server_goes_on_with_the_same_sites(clinics, real, fedpac):
     with ExitStack() as stack:
-        with command(clinics, *serve[:-1], clinics / "run") as server:
+        with real.serve() as server:
             for name in "abc":
-                joining = join_command(address, name, clinics / "certs", clinics / "state" / name)
-                data = ["--data", str(clinics / "data" / f"{name}.npz")]
-                stack.enter_context(running([*joining, *data], clinics, name))
-            until(lambda: rounds_in(clinics / "run") >= 3 or server.poll() is not None, LONG, server.log.read_text())
+                stack.enter_context(real.join(name))
+            until(lambda: rounds_in(clinics / "run") >= 3, LONG, "three rounds")
             server.send_signal(signal.SIGKILL)
         assert 3 <= rounds_in(clinics / "run") < 30
-        with command(clinics, *serve[:-1], clinics / "run") as server:
+        with real.serve() as server:
             assert server.wait(LONG) == 0, server.log.read_text()
-        for name in "abc":
-            until(lambda name=name: list((clinics / "state" / name).glob("*/report.md")), LONG, f"{name}'s report")
+            for name in "abc":
+                until(lambda name=name: list((clinics / "state" / name).glob("*/report.md")), LONG, f"{name}'s report")
     assert (clinics / "run" / "metrics.csv").read_bytes() == (clinics / "serial" / "metrics.csv").read_bytes()
     assert "class_0" not in (clinics / "run" / "clients.csv").read_text(), "the server knows no labels"
     code, printed, _ = fedpac("compare", clinics / "run", clinics / "serial", "--out", clinics / "comparison")
@@ -328,6 +340,27 @@ def test_a_killed_server_goes_on_with_the_same_sites(clinics, fedpac):
     code, printed, _ = fedpac("resume", clinics / "run")
     assert code == 0
     assert "is finished" in printed
+
+
+@pytest.mark.slow
+def test_a_site_with_broken_data_says_so_and_takes_part_once_they_are_mended(clinics, real):
+    stated = clinics / "federation.toml"
+    stated.write_text(stated.read_text().replace("rounds = 30", "rounds = 5000\nmin_replies = 2"))
+    samples = clinics / "data" / "c.npz"
+    good = samples.read_bytes()
+    samples.write_bytes(good[: len(good) // 2])
+
+    def clients():
+        return {line.split(",")[1] for line in (clinics / "run" / "metrics.csv").read_text().splitlines()[1:]}
+
+    with real.serve("--patience", 5) as server, real.join("a"), real.join("b"), real.join("c") as broken:
+        until(lambda: rounds_in(clinics / "run") >= 3, LONG, "three rounds of the others")
+        assert clients() == {"0", "1"}
+        until(lambda: "('c') cannot take part" in server.log.read_text(), LONG, "the server says so")
+        assert "failed: site 'c': " in broken.log.read_text(), "and the site"
+        assert broken.log.read_text().count("c.npz") == 1, "once"
+        samples.write_bytes(good)
+        until(lambda: "2" in clients(), LONG, "it takes part")
 
 
 def descendants(process):

@@ -1,20 +1,28 @@
 """Who is refused at the door that sites come through: real TLS, real keys, a real SuperLink behind it."""
 
+import asyncio
 import socket
 import stat
+from base64 import b64encode
+from datetime import timedelta
 
 import httpx
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.date import now
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode import node_auth_http_interceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from fedpac.deploy import gate as gate_module
 from fedpac.deploy.certs import make_certificates, read_private_key
 from fedpac.deploy.desk import Desk, own_data
 from fedpac.deploy.persistent import Door, stay
@@ -134,6 +142,83 @@ def test_a_site_cannot_speak_for_another_one(federation, fleet):
     assert refused(site.PushMessages, pushed(theirs, theirs, "m")) == 401
     assert refused(site.PushMessages, pushed(ours, theirs, "m")) == 403  # Flower's SuperLink takes this one
     assert refused(site.PushMessages, pushed(ours, 1, "")) == 403  # and this: an instruction, as if from the server
+
+
+def test_what_was_signed_long_ago_is_refused(federation, fleet, monkeypatch):
+    """So a request that somebody has kept cannot be sent again."""
+    until_here(federation)
+    node = Node(node_id=federation.node_of("client-0"))
+    long_ago = now() - timedelta(minutes=6)
+    monkeypatch.setattr(node_auth_http_interceptor, "now", lambda: long_ago)
+    assert refused(fleet("client-0").PullMessages, PullMessagesRequest(node=node)) == 401
+
+
+def test_bytes_that_mean_nothing_are_refused(federation, fleet):
+    class Garbage:
+        def SerializeToString(self, **how):  # noqa: N802  (Flower's name)
+            return b"\xff\xfe garbage"
+
+    site = fleet("client-0")
+    for call in (site.PushMessages, site.PushObject, site.PullObject, site.ActivateNode):
+        assert 400 <= refused(call, Garbage()) < 500
+
+
+class Upstream:
+    """A SuperLink that takes everything, and has a message of so many bytes."""
+
+    def __init__(self, size):
+        self.size, self.took, self.fresh = size, 0, True
+
+    def __call__(self, request):
+        if request.url.path.endswith("pull-messages"):
+            self.fresh, fresh = False, self.fresh
+            return httpx.Response(
+                200, content=PullMessagesResponse(messages_list=[ProtoMessage()] * fresh).SerializeToString()
+            )
+        if request.url.path.endswith("push-object"):
+            self.took += len(request.content)
+            return httpx.Response(200)
+        return httpx.Response(200, content=bytes(self.size))
+
+
+async def calls(gate, *requests):
+    """The statuses that a site gets for (call, bytes)."""
+    statuses = []
+
+    async def send(event):
+        statuses.extend([event["status"]] if "status" in event else [])
+
+    for call, body in requests:
+
+        async def receive(body=body):
+            return {"type": "http.request", "body": body}
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": f"/v1/fleet/{call}",
+            "headers": [(gate_module.KEY, b64encode(b"site"))],
+        }
+        await gate(scope, receive, send)
+    return statuses
+
+
+@pytest.mark.parametrize("again", [1, 100])
+@pytest.mark.parametrize(("model", "taken"), [(0, 64), (50, 64 + 32 * 50)])
+def test_an_answer_of_2_gb_is_not_taken(model, taken, again):
+    """Megabytes: a model of 50 is answered in parts; whoever fetches it many times may not send more."""
+    gate, upstream = gate_module.Filter("http://superlink", None, [b"site"]), Upstream(model * 2**20)
+    gate.client = httpx.AsyncClient(base_url="http://superlink", transport=httpx.MockTransport(upstream))
+    part = ("push-object", bytes(4 * 2**20))
+    fetch = ("pull-object", PullObjectRequest(object_id="the model").SerializeToString())
+    statuses = asyncio.run(calls(gate, ("pull-messages", b""), *[fetch] * (again if model else 0), *[part] * 512))
+    assert statuses.count(413) == 512 - taken // 4
+    assert upstream.took == taken * 2**20
+    statuses = asyncio.run(calls(gate, ("pull-messages", b""), part))
+    assert statuses[-1] == 413, "there was no other message"
+    upstream.fresh = True
+    assert asyncio.run(calls(gate, ("pull-messages", b""), part))[-1] == 200, "the next one may be answered"
+    assert asyncio.run(calls(gate, ("push-object", bytes(17 * 2**20)))) == [413], "no single request is that large"
 
 
 def test_keys_and_certificates_are_the_owners_only(tmp_path):

@@ -61,6 +61,8 @@ def exported(model: Predictor, about: dict[str, str]) -> bytes:
     else:
         columns = {c.name: c.type for c in fitted.columns if c.width}
         described |= {"columns": columns, "missing": fitted.missing}
+        for name in columns.keys() & {"label", "probabilities", "value"}:
+            raise NoOnnxError(f"a column is called '{name}', as an output of the graph is; rename it")
     graph = _network(model)
     try:
         if fitted is not None:
@@ -69,7 +71,7 @@ def exported(model: Predictor, about: dict[str, str]) -> bytes:
             _with_labels(onnx, graph, model.class_names)
         onnx.helper.set_model_props(graph, {"fedpac": json.dumps(described)})
         onnx.checker.check_model(graph)
-    except (ValueError, onnx.checker.ValidationError) as error:  # a column that is called as an output is
+    except (ValueError, onnx.checker.ValidationError) as error:
         raise NoOnnxError(f"the preprocessing does not fit the graph: {str(error).strip()[:300]}") from None
     data: bytes = graph.SerializeToString()
     _check(runtime, data, model)

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import nn
 
-from fedpac.bundles.card import CARD, PREPROCESSING, WEIGHTS, Card, digest
+from fedpac.bundles.card import CARD, PREPROCESSING, WEIGHTS, Card, File, digest
 from fedpac.bundles.networks import Make, Mixed, Neighbours
 from fedpac.data.preprocessing import Preprocessing
 from fedpac.errors import ConfigError, DataError, FedpacError, ModelError
@@ -44,14 +44,12 @@ def load_model(path: Path | str, network: nn.Module | None = None, trust: bool =
     """
     path = Path(path)
     card = read_card(path)
-    weights = _bytes(path / WEIGHTS, LARGEST)
-    if digest(weights) != card.files[WEIGHTS]:
-        raise ModelError(f"{path / WEIGHTS} is damaged or belongs to another bundle: its checksum does not match")
+    weights = _part(path, WEIGHTS, card, LARGEST)
     preprocessing = None
     if PREPROCESSING in card.files:
-        name = path / PREPROCESSING
+        text = _part(path, PREPROCESSING, card, LONGEST)
         try:
-            preprocessing = Preprocessing.from_json(_bytes(name, LONGEST), str(name))
+            preprocessing = Preprocessing.from_json(text, str(path / PREPROCESSING))
         except DataError as error:
             raise ModelError(str(error)) from None
     with _explained(path):
@@ -77,6 +75,14 @@ def read_card(path: Path) -> Card:
 
 def is_bundle(path: Path) -> bool:
     return (path / CARD).is_file()
+
+
+def _part(folder: Path, name: File, card: Card, most: int) -> bytes:
+    """A file of the bundle, if it is the one that the card names."""
+    content = _bytes(folder / name, most)
+    if digest(content) != card.files[name]:
+        raise ModelError(f"{folder / name} is damaged or belongs to another bundle: its checksum does not match")
+    return content
 
 
 def _bytes(path: Path, most: int) -> bytes:

@@ -17,9 +17,9 @@ from fedpac.headlines import HEADLINES
 if TYPE_CHECKING:
     from fedpac.callbacks import Given
     from fedpac.config import Config
-    from fedpac.federation import RoundReport
     from fedpac.inspect.profile import Profile
     from fedpac.methods.base import Which
+    from fedpac.rounds import RoundReport
     from fedpac.runs.read import RunData
 
 

@@ -94,6 +94,10 @@ def _describe(tables: list[Path], target: str | None, id: str | None, schema: Pa
     )
 
 
+def _span(least: int, most: int) -> str:
+    return str(most) if least == most else f"{least} to {most}"
+
+
 def _show_scenario(
     name: str | None,
     data_dir: Path | None,
@@ -115,9 +119,9 @@ def _show_scenario(
     counts = describe(built).numpy()
     sizes = [len(client.train) for client in built.clients]
     held = (counts > 0).sum(axis=1)
-    what = f"of {held.min()} to {held.max()} classes" if built.classes else "with a number to predict"
+    what = f"of {_span(held.min(), held.max())} classes" if built.classes else "with a number to predict"
     out.print(
-        f"{escape(built.name)}: {counted(len(built.clients), 'client')} with {min(sizes)} to {max(sizes)} training "
+        f"{escape(built.name)}: {counted(len(built.clients), 'client')} with {_span(min(sizes), max(sizes))} training "
         f"samples {what}"
     )
     if built.class_names:

@@ -171,11 +171,14 @@ def join(
         raise typer.Exit(supernode(address, site, state, data, simulated, ca, key, ckks))
     from fedpac.deploy.persistent import Door, stay
 
-    desk = Desk(site, state, held, own_methods, ckks, newcomer)
+    def say(line: str) -> None:
+        out.print(escape(line), soft_wrap=True)
+
+    desk = Desk(site, state, held, own_methods, ckks, newcomer, say)
     for polite in (signal.SIGINT, signal.SIGTERM):
         signal.signal(polite, signal.default_int_handler)
     try:
-        stay(Door(address, ca, key), desk, lambda line: out.print(escape(line), soft_wrap=True), once=not keep_on)
+        stay(Door(address, ca, key), desk, say, once=not keep_on)
     except KeyboardInterrupt:  # the server has been told
         out.print("left; rejoin with the same command")
         raise typer.Exit(130) from None

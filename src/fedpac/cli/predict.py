@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from rich.markup import escape
 
 from fedpac.cli.app import USE, DataDir, OwnMethod, OwnNetwork, Trust, WhichModel, app, counted, err, examples
 from fedpac.errors import ConfigError, DataError
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from fedpac.data.preprocessing import Preprocessing
+    from fedpac.data.tables import Table
     from fedpac.prediction import Predictor
 
 TABLES = (".csv", ".parquet")
@@ -56,22 +60,36 @@ def predict(
     model = _model(folder, client, which, data_dir, method, network, trust)
     if not file.exists():
         raise DataError(f"there is no file {file}")
-    x, y = _samples(file, model)
+    samples = _samples(file, model)
     if not model.class_names:
-        values = model.predict(x)
+        values = model.predict(samples.x)
         with _stream(target) as stream:
             writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(["row", _value_name(model)])
-            writer.writerows([i, f"{value:.6g}"] for i, value in enumerate(values))
-        _tell_errors(values, y)
+            writer.writerow([samples.heading, _value_name(model)])
+            writer.writerows([samples.name(i), f"{value:.6g}"] for i, value in enumerate(values))
+        _tell_errors(values, samples.y)
         return
-    proba = model.predict_proba(x)
+    proba = model.predict_proba(samples.x)
     with _stream(target) as stream:
-        _write(stream, model.class_names, proba)
-    if y is not None and len(y):
-        right = [k == int(label) for k, label in zip(proba.argmax(axis=1), y, strict=True) if label >= 0]
+        _write(stream, model.class_names, proba, samples)
+    if samples.y is not None and len(samples.y):
+        right = [k == int(label) for k, label in zip(proba.argmax(axis=1), samples.y, strict=True) if label >= 0]
         if right:
             err.print(f"accuracy {100 * sum(right) / len(right):.2f} % of {counted(len(right), 'sample')}")
+
+
+@dataclass(frozen=True)
+class Samples:
+    x: Any
+    y: Any = None  # classes or numbers, where the file has them; -1 for a sample without a class
+    files: tuple[str, ...] = ()  # the names of images
+
+    @property
+    def heading(self) -> str:
+        return "image" if self.files else "row"
+
+    def name(self, i: int) -> str | int:
+        return self.files[i] if self.files else i
 
 
 def _value_name(model: Predictor) -> str:
@@ -117,18 +135,17 @@ def _stream(target: Path | None) -> AbstractContextManager[TextIO]:
     return open(target, "w", newline="") if target else nullcontext(sys.stdout)
 
 
-def _write(stream: TextIO, class_names: tuple[str, ...], proba: NDArray[np.float64]) -> None:
+def _write(stream: TextIO, class_names: tuple[str, ...], proba: NDArray[np.float64], samples: Samples) -> None:
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["row", "class", *(f"p({name})" for name in class_names)])
+    writer.writerow([samples.heading, "class", *(f"p({name})" for name in class_names)])
     for i, row in enumerate(proba):
-        writer.writerow([i, class_names[int(row.argmax())], *(f"{p:.6f}" for p in row)])
+        writer.writerow([samples.name(i), class_names[int(row.argmax())], *(f"{p:.6f}" for p in row)])
 
 
-def _samples(file: Path, model: Predictor) -> tuple[Any, Any]:
-    """Samples, and their classes where the file has them; -1 for one that has none."""
+def _samples(file: Path, model: Predictor) -> Samples:
     import numpy as np
 
-    from fedpac.data.own import IMAGES
+    from fedpac.data.images import image_files
     from fedpac.data.untrusted import read_npz
 
     shape = model.inputs.shape
@@ -140,7 +157,7 @@ def _samples(file: Path, model: Predictor) -> tuple[Any, Any]:
                 f"{file} is a table, but this model takes samples of shape {shape}: pass an .npz file with x"
             )
         table = read_table(file, model.preprocessing.missing)
-        return table, model.preprocessing.labels(table) if model.preprocessing.target in table else None
+        return Samples(table, _targets(table, model.preprocessing))
     if file.suffix == ".npz":
         arrays = read_npz(file)
         if "x" not in arrays:
@@ -148,10 +165,20 @@ def _samples(file: Path, model: Predictor) -> tuple[Any, Any]:
         x, y = arrays["x"], arrays.get("y")
         if y is not None and y.shape != x.shape[:1]:
             raise DataError(f"{file}: y has shape {y.shape}, expected one label for each of the {len(x)} samples of x")
-        return x, y
-    if file.is_dir():
-        files = sorted(path for path in file.iterdir() if path.suffix.lower() in IMAGES)
-        if not files:
-            raise DataError(f"{file} contains no PNG or JPEG images")
-        return np.concatenate([model.inputs.read_image(path) for path in files]), None
-    return model.inputs.read_image(file), None
+        return Samples(x, y)
+    files = image_files(file) if file.is_dir() else [file]
+    if not files:
+        raise DataError(f"{file} contains no PNG or JPEG images")
+    images = np.concatenate([model.inputs.read_image(path) for path in files])
+    return Samples(images, files=tuple(path.name for path in files))
+
+
+def _targets(table: Table, preprocessing: Preprocessing) -> Any:
+    """What is to be predicted, where the table has it: a row whose outcome is still open is predicted all the same."""
+    if preprocessing.target not in table:
+        return None
+    try:
+        return preprocessing.labels(table)
+    except DataError as error:
+        err.print(f"[yellow]not compared with the file's own values: {escape(str(error))}[/]", soft_wrap=True)
+        return None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from fedpac.data.clients import Scenario
 from fedpac.data.images import AS_THEY_ARE, Pictures
@@ -34,6 +35,10 @@ def is_collection(client: object) -> bool:
         return True
     parts = list(client.values()) if isinstance(client, Mapping) else client
     return isinstance(parts, Sequence) and len(parts) in (2, 3) and all(map(_is_dataset, parts))
+
+
+def _is_streamed(client: object) -> bool:
+    return isinstance(client, Sequence) and any(isinstance(part, IterableDataset) for part in client)
 
 
 def _is_dataset(item: object) -> bool:
@@ -79,7 +84,7 @@ def from_datasets(
     if len(called) > 1:
         raise DataError(f"the clients use different class names: {' / '.join(', '.join(c) for c in sorted(called))}")
     class_names = called.pop() if called else ()
-    scenario = from_arrays(arrays, classes or len(class_names) or None, names)
+    scenario = from_arrays(arrays, (len(class_names) or None) if classes is None else classes, names)
     held = scenario.clients[0].train.pool.x.dtype == torch.uint8
     return replace(scenario, name="own data sets", class_names=class_names, images=pictures if held else None)
 
@@ -87,6 +92,8 @@ def from_datasets(
 def scenario_of(clients: Sequence[Any], classes: int | None = None) -> Scenario:
     """A scenario from whatever clients are given as."""
     given: object = clients
+    if isinstance(given, Sequence) and any(map(_is_streamed, given)):
+        raise DataError("an IterableDataset has no length, so no sample can be drawn; pass a data set with one")
     if isinstance(given, Sequence) and given and all(map(is_collection, given)):
         return from_datasets(clients, classes=classes)
     return from_arrays(clients, classes)
@@ -118,10 +125,12 @@ def _arrays(data: Any, columns: Columns, pictures: Pictures, who: str) -> tuple[
         return data.tensors[0], data.tensors[1]
     if not len(data):
         raise DataError(f"{who}: there are no samples.")
-    samples, labels, held = [], [], 0
+    samples: list[Tensor] = []
+    labels: list[int | float] = []
+    held = 0
     for sample, label in _items(data, columns, who):
         samples.append(_tensor(sample, pictures, who))
-        labels.append(int(label) if not isinstance(label, Tensor) or label.dim() == 0 else label)
+        labels.append(_label(label, f"{who}: sample {len(labels)}"))
         held += samples[-1].numel()
         if samples[-1].shape != samples[0].shape:
             raise DataError(
@@ -169,6 +178,14 @@ def _tensor(sample: Any, pictures: Pictures, who: str) -> Tensor:
         return torch.as_tensor(sample)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{who}: a sample is a {type(sample).__name__}, not numbers: {error}") from None
+
+
+def _label(label: Any, who: str) -> int | float:
+    value = label.item() if hasattr(label, "item") and np.size(label) == 1 else label
+    if not isinstance(value, int | float):
+        what = f"'{value[:40]}'" if isinstance(value, str) else f"a {type(value).__name__}"
+        raise DataError(f"{who} has the label {what}; expected a number: classes are 0, 1, 2, ...")
+    return value
 
 
 def _class_names(data: Any, y: str | None) -> tuple[str, ...]:

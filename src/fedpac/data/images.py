@@ -7,12 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedpac.data.untrusted import read_image
+from fedpac.data.untrusted import image_bytes, read_image
 from fedpac.errors import DataError
 
 Side: TypeAlias = Annotated[int, Field(ge=1, le=4096)]
 Fit: TypeAlias = Literal["resize", "crop"]
 Colour: TypeAlias = Literal["grey", "colour"]
+MODES: dict[Colour | None, str | None] = {"grey": "L", "colour": "RGB", None: None}  # Pillow's names
+IMAGES = (".png", ".jpg", ".jpeg")
 
 
 class Pictures(BaseModel):
@@ -31,7 +33,7 @@ class Pictures(BaseModel):
 
     def read(self, file: Path) -> NDArray[np.uint8]:
         """A PNG or JPEG as (height, width, channels)."""
-        return self.formed(read_image(file, {"grey": "L", "colour": "RGB", None: None}[self.colour]))
+        return self.formed(read_image(file, MODES[self.colour]))
 
     def formed(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Pixels (height, width) or (height, width, 3) in this form, (height, width, channels)."""
@@ -49,14 +51,18 @@ class Pictures(BaseModel):
         from PIL import Image
 
         if isinstance(image, Image.Image):
-            usual = "L" if image.mode in ("1", "L") else "RGB"
-            image = np.array(image.convert({"grey": "L", "colour": "RGB", None: usual}[self.colour]))
+            image = image_bytes(image, MODES[self.colour])
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim not in (2, 3):
             raise DataError(f"{who}: expected a Pillow image, or an array of bytes (height, width, channels)")
         return self.formed(image)
 
 
 AS_THEY_ARE = Pictures()
+
+
+def image_files(folder: Path) -> list[Path]:
+    """The images in the folder; hidden files, which some systems leave beside images, are none."""
+    return sorted(f for f in folder.iterdir() if f.suffix.lower() in IMAGES and not f.name.startswith("."))
 
 
 def pictures_of(size: int | tuple[int, int] | None, fit: Fit | None, colour: Colour | None) -> Pictures:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpac.data.clients import ClientData, Pool, Samples, Scenario
 from fedpac.data.datasets import Dataset
-from fedpac.data.images import AS_THEY_ARE, Pictures
+from fedpac.data.images import AS_THEY_ARE, Pictures, image_files
 from fedpac.data.untrusted import check_expansion, read_npz, readable
 from fedpac.errors import DataError
 from fedpac.randomness import numpy_stream
@@ -26,11 +26,11 @@ SIGNED = {
     torch.bool: torch.int8, torch.uint8: torch.int16, torch.uint16: torch.int32, torch.uint32: torch.int64,
     torch.uint64: torch.int64,
 }  # fmt: skip
-IMAGES = (".png", ".jpg", ".jpeg")
 NUMBERS = "To predict numbers, set data.target=number (in Python, classes=0)."
 LAYOUT = (
     "Expected one .npz file per client (x_train, y_train, x_test, y_test; or x, y and optionally split), "
-    "or one sub-folder per client with a folder of PNG or JPEG images for each class."
+    "or one sub-folder per client with a folder of PNG or JPEG images for each class. CSV and Parquet tables need a "
+    "schema: fedpac data describe FILES --out schema.toml."
 )
 
 
@@ -305,7 +305,7 @@ def _folders(path: Path) -> list[Path]:
 
 def _images(part: Path, number: Mapping[str, int], pictures: Pictures) -> tuple[Tensor, Tensor]:
     with readable(part, "folder"):
-        files = [f for kind in _folders(part) for f in sorted(kind.iterdir()) if f.suffix.lower() in IMAGES]
+        files = [file for kind in _folders(part) for file in image_files(kind)]
     if not files:
         raise DataError(f"{part} has no PNG or JPEG images in class folders. {LAYOUT}")
     images: list[NDArray[np.uint8]] = []

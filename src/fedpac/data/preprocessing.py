@@ -111,7 +111,8 @@ class Preprocessing(BaseModel):
             raise DataError(f"{table.name}: there are no rows.")
         lacking = [c.name for c in self.columns if c.name not in table and c.name not in absent]
         if lacking:
-            raise DataError(f"{table.name}: the columns {', '.join(lacking)} are missing; expected {self._names()}")
+            what = "column" if len(lacking) == 1 else "columns"
+            raise DataError(f"{table.name}: missing {what} {', '.join(lacking)}; expected {self._names()}")
         parts = [c.encode(table) if c.name in table else np.zeros((len(table), c.width)) for c in self.columns]
         x = np.concatenate(parts, axis=1).astype(np.float32)
         if not np.isfinite(x).all():

@@ -17,6 +17,7 @@ drug = "category"                     # a category whose values the sites report
 Where a number is to be predicted, target_type = "number" stands in place of classes.
 """
 
+import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from fedpac.strict import checked, one_line_lists, shown
 
 LONGEST = 1 << 20  # bytes of a schema
 MANY = 50  # different texts that are no longer a category
+ODD_SHARE = 0.1  # of values that are no numbers, below which a column is likely to be one of numbers
 TARGETS = ("target", "label", "class", "diagnosis", "outcome", "y")
 Name: TypeAlias = Annotated[str, Field(min_length=1)]
 Feature: TypeAlias = Literal["number", "category"] | Annotated[tuple[Name, ...], Field(min_length=1)]
@@ -126,17 +128,14 @@ def draft(sites: Sequence[Path], folder: Path, target: str | None = None, id: st
     target = target or _guess_target(columns)
     id = id or next((c for c in columns if c.lower() == "id" or c.lower().endswith(("_id", "patient"))), None)
     features: dict[str, Any] = {}
-    remarks = [f"# Drafted from {len(sites)} files. Check it: column types are guessed from the values."]
+    files = "1 file" if len(sites) == 1 else f"{len(sites)} files"
+    remarks = [f"# Drafted from {files}. Check it: column types are guessed from the values."]
     for column in columns:
         if column in (target, id):
             continue
-        found = _values(tables, column)
-        if all(table.is_numeric(column) for table in tables if column in table):
-            features[column] = "number"
-        elif len(found) <= MANY:
-            features[column] = found
-        else:
-            remarks.append(f"# Left out: {_quoted(column)}, text with {len(found)} different values.")
+        kind, said = _guess_kind([table for table in tables if column in table], column)
+        features |= {column: kind} if kind is not None else {}
+        remarks += said
         if lacking := [name for name, table in zip(names, tables, strict=True) if column not in table]:
             remarks.append(f"# {_quoted(column)} is missing at {', '.join(lacking)}.")
     predicted, remark = _predicted(tables, target)
@@ -152,6 +151,32 @@ def draft(sites: Sequence[Path], folder: Path, target: str | None = None, id: st
     return "\n".join([*remarks, "", one_line_lists(tomli_w.dumps(values))])
 
 
+def _guess_kind(tables: Sequence[Table], column: str) -> tuple[Any, list[str]]:
+    """What the schema says of a feature, None if it is to be left out; and what a person should know of it."""
+    found, name = _values(tables, column), _quoted(column)
+    if not found:
+        return None, [f"# Left out: {name}, which has no values."]
+    if all(table.is_date(column) for table in tables):
+        return None, [f"# Left out: {name}, dates. Turn them into numbers first, such as days since a first visit."]
+    same = [f"# {name} is {_quoted(found[0])} everywhere."] if len(found) == 1 else []
+    odd = [text for table in tables for text in table.not_numbers(column)]
+    if not odd:
+        return "number", same
+    if len(odd) < ODD_SHARE * sum(text is not None for table in tables for text in table.texts(column)):
+        same = [
+            f"# {name}: all values are numbers but for {len(odd)}, such as {_quoted(odd[0])}. If these stand for no "
+            'value, add them to `missing` and make the column a "number".'
+        ]
+    if len(found) > MANY:
+        return None, [f"# Left out: {name}, text with {len(found)} different values.", *same]
+    twins = _differ_in_case(found)
+    return found, same + [f"# {name}: {_quoted(a)} and {_quoted(b)} count as two categories." for a, b in twins]
+
+
+def _differ_in_case(texts: Sequence[str]) -> list[tuple[str, str]]:
+    return [(a, b) for a, b in itertools.combinations(texts, 2) if a.casefold() == b.casefold()]
+
+
 def _predicted(tables: Sequence[Table], target: str) -> tuple[dict[str, Any], list[str]]:
     """What the schema says of the target, and what a person should know of it."""
     values = _values(tables, target)
@@ -160,6 +185,8 @@ def _predicted(tables: Sequence[Table], target: str) -> tuple[dict[str, Any], li
         return {"target_type": "number"}, [f"# {_quoted(target)} has {len(values)} values: it is taken for a number."]
     if not 2 <= len(values) <= MANY:
         raise DataError(f"column '{target}' has {len(values)} different values; name the one to predict with --target")
+    for one, other in _differ_in_case(values):
+        raise DataError(f"column '{target}': '{one}' and '{other}' differ in case only; write them alike at all sites")
     odd = f'# If {_quoted(target)} is a number to predict, put target_type = "number" in place of classes.'
     return {"classes": values}, [odd] if numeric and len(values) > 2 else []
 

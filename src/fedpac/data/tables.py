@@ -4,6 +4,7 @@ import csv
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from fedpac.strict import shown
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
 LONGEST_HEADER = 1 << 20
 INDEX = re.compile(r"__index_level_\d+__")  # the rows' numbers, which pandas writes into Parquet files
+TRUTH = {"true": 1.0, "false": 0.0}
+DATE = r"\d{4}-\d\d?-\d\d?([ T].*)?|\d\d?[./]\d\d?[./]\d{4}( .*)?"
+DECIMAL_COMMA, DECIMAL_POINT = r"^(\s*[+-]?\d+),(\d+(?:[eE][+-]?\d+)?\s*)$", r"\d\.\d"
 
 
 class Table:
@@ -73,13 +77,23 @@ class Table:
     def is_numeric(self, column: str) -> bool:
         return not self._parsed(column)[1].any()
 
+    def not_numbers(self, column: str) -> list[str]:
+        """The values that are none."""
+        return [str(value) for value in self.frame[column][self._parsed(column)[1]]]
+
+    def is_date(self, column: str) -> bool:
+        texts = self.frame[column].astype("string").str.strip()
+        return bool(texts[~self._absent(texts)].str.fullmatch(DATE).all())
+
     def _parsed(self, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Numbers, and where there is a value that is none."""
+        """Numbers, and where there is a value that is none. A column of true and false is one of 1 and 0."""
         pandas = library("pandas", "tables")
         values = self.frame[column]
         if values.dtype.kind not in "biuf":
             texts = values.astype("string").str.strip()
             values = texts.mask(self._absent(texts))
+            lower = values.str.lower()
+            values = lower.map(TRUTH) if lower.dropna().isin(TRUTH).all() else values
         numbers = pandas.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         return numbers, ~np.isfinite(numbers) & ~values.isna().to_numpy()
 
@@ -116,16 +130,37 @@ def files_of(path: Path) -> list[Path]:
 
 def _read_csv(path: Path) -> Any:
     pandas = library("pandas", "tables")
-    with readable(path, "CSV file in UTF-8"):
+    with readable(path, "CSV file"), _in_utf8(path):
         with path.open(encoding="utf-8-sig", newline="") as file:
-            header = file.readline(LONGEST_HEADER)
+            header = "\n"
+            while header and not header.strip():  # pandas leaves out blank lines too
+                header = file.readline(LONGEST_HEADER)
+        if not header:
+            raise DataError(f"{path} is empty; the first line must name the columns.")
         separator = max(",;\t", key=header.count)
         _check_names(next(csv.reader([header], delimiter=separator), []), path)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)  # it would drop what rows have too much
-            return pandas.read_csv(
+            frame = pandas.read_csv(
                 path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False
             ).rename(columns=str.strip)
+        return frame.apply(_with_decimal_points) if separator == ";" and len(frame) else frame
+
+
+@contextmanager
+def _in_utf8(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise DataError(f"{path} is not in UTF-8: it has the byte 0x{byte:02x}. Save it as 'CSV UTF-8'.") from None
+
+
+def _with_decimal_points(column: Any) -> Any:
+    """Where semicolons part the columns, commas stand for decimal points, unless there are points in numbers too."""
+    if column.str.contains(DECIMAL_POINT).any():
+        return column
+    return column.str.replace(DECIMAL_COMMA, r"\1.\2", regex=True)
 
 
 def _read_parquet(path: Path) -> Any:

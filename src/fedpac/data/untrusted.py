@@ -34,7 +34,8 @@ def readable(name: object, kind: str = "file", advice: str = "") -> Iterator[Non
     except FedpacError:
         raise
     except Exception as error:
-        reason = f"it may be damaged or cut short ({str(error) or type(error).__name__})"
+        said = " ".join(str(error).split()) or type(error).__name__
+        reason = f"it may be damaged or cut short ({said})"
         raise DataError(f"{name} is not a readable {kind}; {reason}. {advice}".rstrip()) from error
 
 
@@ -120,7 +121,16 @@ def read_image(
             raise DataError(f"{name} is {width} x {height} pixels, expected {size[0]} x {size[1]}.")
         if width * height > MOST_PIXELS:
             raise DataError(f"{name} is {width} x {height} pixels; at most {MOST_PIXELS:,} are read.")
-        return np.array(image.convert(mode or ("L" if image.mode in ("1", "L") else "RGB")))
+        return image_bytes(image, mode)
+
+
+def image_bytes(image: Any, mode: str | None = None) -> NDArray[np.uint8]:
+    """A Pillow image as (height, width) or (height, width, 3). Of 16 bits a pixel, the upper eight are kept."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # which Pillow would cut off at 255
+        image = Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
+    return np.array(image.convert(mode or ("L" if image.mode in ("1", "L", "LA") else "RGB")))
 
 
 # ---------------------------------------------------------------- the files of a published data set

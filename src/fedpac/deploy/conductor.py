@@ -1,6 +1,5 @@
 """The server of a federation: the rounds of one run, over a Flower grid, into a folder."""
 
-import functools
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -10,18 +9,23 @@ from typing import Any
 
 import torch
 from flwr.serverapp import Grid
+from flwr.superlink.grid import HttpGrid
 
 from fedpac.callbacks import Callbacks
 from fedpac.config import Config
 from fedpac.data.scenario import build
+from fedpac.deploy.grid import CheckedGrid
 from fedpac.engines.flower.engine import GLANCE, FlowerEngine, Introduced, Say, SiteDirectory
 from fedpac.engines.flower.wire import Spec
 from fedpac.engines.site import Job, Outcome
 from fedpac.errors import FedpacError
-from fedpac.federation import Federation, RoundReport
+from fedpac.federation import Federation
+from fedpac.methods.base import Method
 from fedpac.newcomers import Reception
-from fedpac.runs.execute import Census, census_of, conduct, make_task, task_for
-from fedpac.runs.folder import RunStore
+from fedpac.rounds import RoundReport
+from fedpac.runs.execute import Census, census_of, conduct, make_task, saved_state, task_for
+from fedpac.runs.folder import SELECTED, RunStore
+from fedpac.server import Server
 
 PATIENCE = 60.0  # seconds that sites have to come before the first round begins without them
 
@@ -47,7 +51,7 @@ class Plan:
 
 def conduct_federation(grid: Grid, plan: Plan, say: Say, callbacks: Callbacks | None = None) -> None:
     """The rounds that are left, with those sites that are there."""
-    hurry()
+    grid = CheckedGrid(grid) if isinstance(grid, HttpGrid) else grid
     store = RunStore(plan.out)
     with store.locked(create=True):
         config = _for_sites(
@@ -75,8 +79,10 @@ def conduct_federation(grid: Grid, plan: Plan, say: Say, callbacks: Callbacks | 
             census = Census("the sites' own data", directory.rows(), 0, {"note": "", "data": "at the sites"})
 
         def farewell(federation: Federation) -> None:
-            _hand_out(federation, engine)
-            _receive_newcomers(federation, engine, plan.patience)
+            saved = saved_state(store, config, SELECTED) if engine.selected is not None else None
+            server = federation.server if saved is None else saved.revived(task)
+            _hand_out(federation.method, server, federation.server.round, engine)
+            _receive_newcomers(federation.method, server, engine, plan.patience)
             if config.federation is not None:  # with those who came late
                 store.write_clients(directory.rows(store.rows("clients.csv")), 0)
 
@@ -112,12 +118,12 @@ def _teller(rounds: int, say: Say) -> Callable[[RoundReport], None]:
     return tell
 
 
-def _hand_out(federation: Federation, engine: FlowerEngine) -> None:
-    """Every site that is there gets the last message, and keeps the model that it makes of it."""
-    server = federation.server
+def _hand_out(method: Method, server: Server, rounds: int, engine: FlowerEngine) -> None:
+    """Every site that is there gets the message of the last round, or of the one that validation data chose, and keeps
+    the model that it makes of it."""
     engine.wait_for(0)
     requests = [
-        (engine.request("finish", i, server.round), federation.method.send(server, i).to_bytes())
+        (engine.request("finish", i, rounds), method.send(server, i).to_bytes())
         for i in engine.directory.participants()
     ]
     for outcome in engine.ask(requests):
@@ -127,10 +133,10 @@ def _hand_out(federation: Federation, engine: FlowerEngine) -> None:
             )
 
 
-def _receive_newcomers(federation: Federation, engine: FlowerEngine, patience: float) -> None:
+def _receive_newcomers(method: Method, server: Server, engine: FlowerEngine, patience: float) -> None:
     """Each newcomer says what it must of itself and gets a model, when it is there or comes in time."""
-    directory, server = engine.directory, federation.server
-    reception, waiting = Reception(federation.method, server), set(engine.spec.newcomers)
+    directory = engine.directory
+    reception, waiting = Reception(method, server), set(engine.spec.newcomers)
     until = time.monotonic() + patience
     while waiting:
         directory.look()
@@ -167,11 +173,3 @@ def federation_id(out: Path) -> str:
     if not path.exists():
         path.write_text(uuid.uuid4().hex)
     return path.read_text()
-
-
-def hurry() -> None:
-    """Flower waits a second before it looks again for a part of a message that has not come yet; we look at once."""
-    from flwr.supercore.inflatable import inflatable_utils
-    from flwr.superlink.grid import http_grid
-
-    http_grid.pull_objects = functools.partial(inflatable_utils.pull_objects, initial_backoff=0.02)  # type: ignore[attr-defined]

@@ -1,7 +1,5 @@
 """What a site does with a request, however it came: look after its data, its state and its results."""
 
-import csv
-import io
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,6 +14,7 @@ from fedpac.data.clients import ClientData, Scenario
 from fedpac.data.own import one_client
 from fedpac.data.scenario import build
 from fedpac.data.validation import hold_out
+from fedpac.deploy.records import Records
 from fedpac.engines.flower.wire import Answer, Problem, Request, Spec, answer_of, job_of, pack, unpack
 from fedpac.engines.site import Job, Outcome, Site, failure_of
 from fedpac.engines.store import FolderStore
@@ -32,7 +31,6 @@ from fedpac.threads import one_thread
 from fedpac.training import evaluate
 
 Data: TypeAlias = Callable[[Spec, Config, int], ClientData]
-METRICS = ("round", "split", "accuracy", "loss")
 
 
 def own_data(path: Path) -> Data:
@@ -56,12 +54,18 @@ def folder_of(state: Path, federation: str) -> Path:
     return state / federation[:12]
 
 
+def selected_in(folder: Path) -> Path:
+    """Where its state of the round is that validation data chose."""
+    return folder / "selected"
+
+
 class Desk:
     """One site. It answers requests, one at a time, with the data and the state that are here.
 
     own_methods   whether the server may name a class outside fedpac as the method, which is then imported
     ckks          the key that all sites share, for runs whose weights are encrypted
     newcomer      whether it takes no part, and comes for a model
+    say           tells people here what goes wrong
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Desk:
         own_methods: bool = False,
         ckks: Path | None = None,
         newcomer: bool = False,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.name = name
         self.state = state
@@ -79,6 +84,8 @@ class Desk:
         self.own_methods = own_methods
         self.ckks = ckks
         self.newcomer = newcomer
+        self.say = say
+        self.trouble = ""  # that was said last
         self.case: Case | None = None
         self.finished = False
 
@@ -96,6 +103,7 @@ class Desk:
                 return self._reply(self.case, request, body)
         except Exception as error:  # whatever it is, the site stays
             reason = f"site '{self.name}': {error}"
+            self._tell(reason)
             return pack(
                 Answer(
                     site=self.name, kind=request.kind, client=request.client, round=request.round,
@@ -142,17 +150,24 @@ class Desk:
             )  # fmt: skip
         if request.client != case.client:
             raise ConfigError(f"this is client {case.client}, not client {request.client}")
-        if request.since is not None:
-            case.store.rewind(case.client, request.since)
+        case.follow(request)
         if request.kind == "finish" or request.kind == "welcome":
-            case.finish(request.round, Message.from_bytes(body), new=request.kind == "welcome")
+            case.finish(request, Message.from_bytes(body))
             self.finished = True
             return answer_of(request, self.name, Outcome(case.client))
         job = job_of(request, request.kind, body)
+        outcome = case.work(job)
+        self._tell(outcome.error.reason if outcome.error is not None else "")
         try:
-            return answer_of(request, self.name, case.work(job))
+            return answer_of(request, self.name, outcome)
         except FedpacError as error:  # an answer of what no message can hold
             return answer_of(request, self.name, Outcome(job.client, error=failure_of(job, error)))
+
+    def _tell(self, trouble: str) -> None:
+        """Once, however often the server asks."""
+        if trouble and trouble != self.trouble:
+            self.say(f"failed: {trouble}")
+        self.trouble = trouble
 
 
 class Case:
@@ -171,40 +186,38 @@ class Case:
         with explained(folder.parent):
             folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.store = FolderStore(folder)
+        self.chosen = FolderStore(selected_in(folder)) if config.validation_share else None
+        self.records = Records(folder, headline(spec.classes))
         self.site = Site(self.task, self.method, {client: own}, self.store)
+
+    def follow(self, request: Request) -> None:
+        """Forget what never counted, and keep the state of the round that validation data chose, while it is here."""
+        stores = [store for store in (self.store, self.chosen) if store is not None]
+        if request.since is not None:
+            for store in stores:
+                store.rewind(self.client, request.since)
+        selected, takes_part = request.selected, self.client < len(self.spec.sites)
+        if self.chosen is None or selected is None or not takes_part or selected in self.chosen.rounds(self.client):
+            return
+        self.chosen.save(self.client, selected, self.store.before(self.client, selected + 1))
 
     def work(self, job: Job) -> Outcome:
         first = self.work(job.first) if job.first is not None else None
         outcome = self.site.work(job)
         if outcome.score is not None:
-            self._note(job, outcome.score)
+            split = "received" if job.kind == "receive" else "personal"
+            self.records.note(job.round, split, outcome.score, outcome.measured)
         return replace(outcome, first=first)
 
-    def _note(self, job: Job, score: tuple[float, float]) -> None:
-        rows = self._metrics()
-        split = "received" if job.kind == "receive" else "personal"
-        rows[job.round, split] = (repr(score[0]), repr(score[1]))  # a round that is repeated has one row
-        lines = [METRICS, *((*place, *numbers) for place, numbers in sorted(rows.items()))]
-        self._write("metrics.csv", "".join(",".join(map(str, line)) + "\n" for line in lines))
-
-    def _metrics(self) -> dict[tuple[int, str], tuple[str, str]]:
-        path = self.folder / "metrics.csv"
-        with explained(path):
-            text = path.read_text() if path.exists() else ""
-        rows = csv.DictReader(io.StringIO(text))
-        return {(int(row["round"]), row["split"]): (row["accuracy"], row["loss"]) for row in rows}
-
-    def _write(self, name: str, text: str) -> None:
-        with explained(self.folder):
-            write_atomically(self.folder / name, text.encode(), mode=0o600)
-
-    def finish(self, round: int, down: Message, new: bool = False) -> None:
+    def finish(self, request: Request, down: Message) -> None:
         """Keep the model that this client ends up with, and a report."""
+        new, round = request.kind == "welcome", request.selected or request.round
         which: Which = "received" if new else self.method.reported
-        module = self.site.model_of(self.client, "new" if new else which, round + 1, down)
+        site = Site(self.task, self.method, {self.client: self.own}, self.chosen) if request.selected else self.site
+        module = site.model_of(self.client, "new" if new else which, round + 1, down)
         if new and len(self.own.test):
             x, y = self.own.test.tensors()
-            self._note(Job("receive", self.client, round, down), evaluate(module, self.task.cast(x), y))
+            self.records.note(round, "received", evaluate(module, self.task.cast(x), y), {})
         here = Scenario([self.own], self.spec.classes, self.spec.shape, "federation")
         model = client_model(module, 0, which, self.method, self.task, here, self.config.model)
         judged = HEADLINES[headline(self.spec.classes)]
@@ -217,18 +230,17 @@ class Case:
             loading = LOADING
         except FedpacError as error:
             loading = f"There is no model: {error}.\n"
-        last = {split: numbers for (_, split), numbers in sorted(self._metrics().items())}
-        table = "".join(
-            f"| {split} | {judged.show(float(a))} | {float(loss):.4f} |\n" for split, (a, loss) in last.items()
-        )
-        self._write(
-            "report.md",
-            REPORT.format(
-                site=self.spec.names[self.client], method=self.method.title, rounds=round, sites=len(self.spec.sites),
-                train=len(self.own.train), test=len(self.own.test), which=which, table=table, loading=loading,
-                judged=judged.label, measured=_listed(model.metrics()),
-            ),
+        self.records.end(request.round)
+        known = self.records.known_in(round)
+        table = "".join(f"| {split} | {judged.show(a)} | {loss:.4f} |\n" for split, (a, loss) in known.items())
+        report = REPORT.format(
+            site=self.spec.names[self.client], method=self.method.title, sites=len(self.spec.sites),
+            rounds=request.round, train=len(self.own.train), test=len(self.own.test), which=which, round=round,
+            how=", which validation data chose" if request.selected else "", table=table, loading=loading,
+            judged=judged.label, measured=_listed(model.metrics()),
         )  # fmt: skip
+        with explained(self.folder):
+            write_atomically(self.folder / "report.md", report.encode(), mode=0o600)
 
 
 def _listed(measured: Mapping[str, Any]) -> str:
@@ -243,10 +255,11 @@ REPORT = """# {site}
 
 {method}, {rounds} rounds with {sites} sites. Here: {train} samples to train and {test} to test on.
 
-| last model | test {judged} | test loss |
+| model after round {round}{how} | test {judged} | test loss |
 |---|---|---|
 {table}
-`metrics.csv` has every evaluated round. The method's paper reports the {which} model.
+`metrics.csv` has every evaluated round, and `scores.csv` what else was measured, if anything. The method's paper
+reports the {which} model.
 
 {measured}{loading}"""
 

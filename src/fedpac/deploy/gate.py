@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 
 import httpx
 import uvicorn
-from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
+from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from google.protobuf.message import DecodeError
 
@@ -30,14 +31,41 @@ PASSED = {
     )
 }  # fmt: skip
 KEY = FLEET_HTTP_PUBLIC_KEY_HEADER.lower().encode()
-PUSH = "/v1/fleet/push-messages"
+PUSH, PULL = "/v1/fleet/push-messages", "/v1/fleet/pull-messages"
+PUSH_PART, PULL_PART = "/v1/fleet/push-object", "/v1/fleet/pull-object"
 REGISTRATION = {"/v1/fleet/register-node", "/v1/fleet/unregister-node"}  # of nodes without a key
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer", b"host"}
-LARGEST = 256 * 2**20  # bytes of one request: a message's parts are far smaller
+LARGEST = 16 * 2**20  # bytes of one request: a message's parts are smaller
+AT_ONCE = 16  # requests of one site that are in memory
+LEAST, TIMES = 64 * 2**20, 32  # bytes that an answer may have, and more for each byte of what is answered: encrypted
+# weights take ten times the room
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Guest:
+    """What the gate knows of one site: how much it may still send. That is so much for each message it gets, and more
+    for a long one; a site that sends without end must not fill the server's memory."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Semaphore(AT_ONCE)
+        self.left = LEAST
+        self.pulled: set[str] = set()  # parts of the message that it got last
+
+    def may(self, path: str, body: bytes) -> bool:
+        return path != PUSH_PART or len(body) <= self.left
+
+    def account(self, path: str, body: bytes, given: bytes) -> None:
+        """Only for what SuperLink took: the site has signed it."""
+        if path == PUSH_PART:
+            self.left -= len(body)
+        elif path == PULL and PullMessagesResponse.FromString(given).messages_list:
+            self.left, self.pulled = LEAST, set()
+        elif path == PULL_PART and (part := PullObjectRequest.FromString(body).object_id) not in self.pulled:
+            self.pulled.add(part)
+            self.left += TIMES * len(given)
 
 
 class Filter:
@@ -48,6 +76,7 @@ class Filter:
 
     def __init__(self, upstream: str, ca: Path | None, keys: Iterable[bytes] = ()) -> None:
         self.keys = {b64encode(key) for key in keys}
+        self.guests: dict[bytes, Guest] = {key: Guest() for key in self.keys}
         self.passed = PASSED if ca is not None else PASSED | REGISTRATION
         verify = ssl.create_default_context(cafile=str(ca)) if ca is not None else False
         # a connection that SuperLink is about to close for want of use, after 5 s, must not be used
@@ -60,9 +89,14 @@ class Filter:
         if scope["method"] != "POST" or scope["path"] not in self.passed:
             await _respond(send, 403, [], b"not for sites\n")
             return
-        if self.keys and dict(scope["headers"]).get(KEY) not in self.keys:
+        guest = self.guests.get(dict(scope["headers"]).get(KEY, b"")) if self.keys else Guest()
+        if guest is None:
             await _respond(send, 401, [], b"no key of a site\n")
             return
+        async with guest.turn:
+            await self._pass_on(guest, scope, receive, send)
+
+    async def _pass_on(self, guest: Guest, scope: Scope, receive: Receive, send: Send) -> None:
         body = bytearray()
         while True:
             event = await receive()
@@ -75,12 +109,17 @@ class Filter:
         if scope["path"] == PUSH and not _in_its_own_name(bytes(body)):
             await _respond(send, 403, [], b"an answer in another's name\n")
             return
+        if not guest.may(scope["path"], bytes(body)):
+            await _respond(send, 413, [], b"the answer is too large\n")
+            return
         headers = [(k, v) for k, v in scope["headers"] if k.lower() not in HOP_BY_HOP]
         try:
             response = await self.client.post(scope["path"], content=bytes(body), headers=headers)
         except httpx.HTTPError:
             await _respond(send, 503, [], b"the server is not there\n")
             return
+        if response.is_success:
+            guest.account(scope["path"], bytes(body), response.content)
         kept = [(k, v) for k, v in response.headers.raw if k.lower() in (b"content-type",)]
         await _respond(send, response.status_code, kept, response.content)
 

@@ -53,6 +53,7 @@ from fedpac.deploy.certs import read_private_key
 from fedpac.deploy.desk import Desk
 from fedpac.deploy.superlink import patient
 from fedpac.engines.flower.engine import pause_after
+from fedpac.engines.flower.wire import printable
 from fedpac.errors import MessageError, RunError
 
 HEARTBEAT = 10  # seconds, Flower's least: a site that was killed may come back after two of them
@@ -123,7 +124,7 @@ def _give_up_if_hopeless(door: Door, error: httpx.HTTPError, known: bool) -> Non
         raise RunError(f"the server at {door.address} does not support {spoken} ({error})") from None
     if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403, 404):
         raise RunError(
-            f"the server at {door.address} refuses this site: {error.response.text or error}. If the key is "
+            f"the server at {door.address} refuses this site: {_said(error.response) or error}. If the key is "
             "correct, compare the clocks of both machines"
         ) from None
 
@@ -145,7 +146,7 @@ def connected(door: Door) -> Iterator["Fleet"]:
             node = Node(node_id=client.ActivateNode(activation).node_id)
         except httpx.HTTPStatusError as error:
             if error.response.status_code in (409, 412):
-                raise _RefusedError(error.response.text) from None
+                raise _RefusedError(_said(error.response)) from None
             raise
         alive = heartbeat.HeartbeatSender(lambda: _beat(client, node))
         alive.start()
@@ -155,6 +156,13 @@ def connected(door: Door) -> Iterator["Fleet"]:
             alive.stop()
             with suppress(httpx.HTTPError, RuntimeError):
                 client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+
+
+def _said(response: httpx.Response) -> str:
+    """What the server said: SuperLink as JSON, the gate as text."""
+    with suppress(ValueError, KeyError, TypeError):
+        return printable(str(response.json()["detail"]))
+    return printable(response.text.strip())
 
 
 def _beat(client: FleetHttpClient, node: Node) -> bool:
@@ -197,6 +205,7 @@ class Fleet:
         except httpx.HTTPStatusError as error:
             if error.response.status_code == 401 or error.response.status_code >= 500:
                 raise
+            desk.say(f"the server did not accept a reply: {_said(error.response)}")
         return True
 
     def _fetch(self, envelope: Message, tree: Any) -> Message:

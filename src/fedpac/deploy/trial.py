@@ -11,7 +11,7 @@ from fedpac.config import Config
 from fedpac.data.scenario import build
 from fedpac.deploy.certs import make_certificates
 from fedpac.deploy.conductor import Plan, federation_id
-from fedpac.deploy.desk import folder_of
+from fedpac.deploy.desk import folder_of, selected_in
 from fedpac.deploy.scratch import scratch_folder
 from fedpac.deploy.serving import Service
 from fedpac.deploy.superlink import end, flower_environment, free_port, start
@@ -19,7 +19,7 @@ from fedpac.engines.store import FolderStore
 from fedpac.privacy import KEY
 from fedpac.runs.checkpoint import write_checkpoint
 from fedpac.runs.execute import fingerprint, saved_state
-from fedpac.runs.folder import CHECKPOINT, RunStore
+from fedpac.runs.folder import CHECKPOINT, SELECTED, RunStore
 
 
 def run_trial(
@@ -46,12 +46,13 @@ def run_trial(
 
 def _bring_home(config: Config, out: Path, state: Path, sites: list[str]) -> None:
     """The sites of a trial are simulated: their states go into the checkpoint, from where other commands take them."""
-    saved = saved_state(RunStore(out), config)
-    assert saved is not None, "a run that has ended has a checkpoint"
-    folders = [FolderStore(folder_of(state / site, federation_id(out))) for site in sites]
-    states = {client: store.newest(client) for client, store in enumerate(folders)}
-    states = {client: kept for client, kept in states.items() if kept}
-    write_checkpoint(out / CHECKPOINT, fingerprint(config), saved.round, saved.server, states)
+    folders = [folder_of(state / site, federation_id(out)) for site in sites]
+    kept = {CHECKPOINT: folders, SELECTED: [selected_in(folder) for folder in folders]}
+    for name, places in kept.items():
+        if (saved := saved_state(RunStore(out), config, name)) is not None:
+            states = {client: FolderStore(folder).newest(client) for client, folder in enumerate(places)}
+            states = {client: state for client, state in states.items() if state}
+            write_checkpoint(out / name, fingerprint(config), saved.round, saved.server, states)
 
 
 def join_command(address: str, site: str, certificates: Path, state: Path) -> list[str]:

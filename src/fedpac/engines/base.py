@@ -31,6 +31,7 @@ class Engine(ABC):
         self.task = task
         self.method = method
         self.listener: Listener | None = None
+        self.selected: int | None = None  # the round that validation data have chosen so far
 
     def available(self) -> Sequence[int]:
         """The clients that can be asked now, in ascending order."""

@@ -81,19 +81,19 @@ class FolderStore(StateStore):
         return self._read(client, earlier[-1]) if earlier else {}
 
     def newest(self, client: int) -> State:
-        rounds = self._rounds(client)
+        rounds = self.rounds(client)
         return self._read(client, rounds[-1]) if rounds else {}
 
     def rewind(self, client: int, round: int) -> None:
         """Forget what was learned after this round: the server never heard of it, or has taken it back."""
         known = self._up_to(client, round)
         with explained(self.folder):
-            for later in set(self._rounds(client)).difference(known):
+            for later in set(self.rounds(client)).difference(known):
                 self._path(client, later).unlink(missing_ok=True)
 
     def _up_to(self, client: int, round: int) -> list[int]:
         """The kept rounds up to this one; an error if the client has gone on for longer than it remembers."""
-        rounds = self._rounds(client)
+        rounds = self.rounds(client)
         known = [kept for kept in rounds if kept <= round]
         if len(rounds) >= self.KEPT and not known:
             raise RunError(
@@ -106,13 +106,14 @@ class FolderStore(StateStore):
         self.rewind(client, round)
         with explained(self.folder):
             write_atomically(self._path(client, round), Message(**state).to_bytes(), mode=0o600)
-            for old in self._rounds(client)[: -self.KEPT]:
+            for old in self.rounds(client)[: -self.KEPT]:
                 self._path(client, old).unlink(missing_ok=True)
 
     def _path(self, client: int, round: int) -> Path:
         return self.folder / f"client-{client}-round-{round}.safetensors"
 
-    def _rounds(self, client: int) -> list[int]:
+    def rounds(self, client: int) -> list[int]:
+        """Those whose states are kept, the newest last."""
         with explained(self.folder):
             files = [file.name for file in self.folder.iterdir()]
         names = (re.fullmatch(rf"client-{client}-round-(\d+)\.safetensors", name) for name in files)

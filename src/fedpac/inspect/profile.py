@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from fedpac.federation import RoundReport
 from fedpac.files import explained, write_atomically
+from fedpac.rounds import RoundReport
 from fedpac.runs.folder import csv_lines
 from fedpac.timing import Span, measuring
 

@@ -12,10 +12,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from fedpac.errors import CheckpointError, MessageError
+from fedpac.federation import of_method
 from fedpac.files import explained, write_atomically
 from fedpac.message import Message
+from fedpac.mods.base import restored
 from fedpac.runs.folder import once_more
-from fedpac.task import State
+from fedpac.server import Server
+from fedpac.task import State, Task
 
 FORMAT = 1
 UNREADABLE = (  # what parsing bytes of a stranger's may raise
@@ -28,6 +31,12 @@ class Checkpoint:
     round: int
     server: State
     clients: dict[int, State]
+
+    def revived(self, task: Task) -> Server:
+        """The server as it was then."""
+        server = Server(task, restored(task.mods, of_method(self.server)))
+        server.round = self.round
+        return server
 
 
 def write_checkpoint(path: Path, fingerprint: str, round: int, server: State, clients: Mapping[int, State]) -> None:

@@ -21,7 +21,7 @@ from fedpac.federation import Federation
 from fedpac.methods import Method, find_method
 from fedpac.metrics import SEPARATOR
 from fedpac.mods.ckks_keys import KeySource
-from fedpac.networks import build_model
+from fedpac.networks import network_for
 from fedpac.privacy import KEY, statement
 from fedpac.provenance import provenance
 from fedpac.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -181,8 +181,7 @@ def task_for(
     key   the secret that sites share, where weights are encrypted; no server has it
     """
     run = config.run
-    tokens = None if sample.is_floating_point() else int(sample.max()) + 1
-    model = build_model(config.model, tuple(sample.shape), classes, run.seed, tokens)
+    model = network_for(config.model, sample, classes, run.seed)
     return Task(
         model, classes, config.training, run.seed, clients, run.rounds, device or run.device, sample,
         config.mods(clients, key), run.metrics, run.ended or (),
@@ -294,6 +293,7 @@ def conduct(
                 method.grow(federation.server, before)
                 store.write_clients(census.rows, census.columns)
         selection = _selection_so_far(config, task, method, store)
+        engine.selected = selection.best if selection is not None else None
         settings = _flat(config.model_dump(mode="json", exclude_none=True))
         done = saved.round if saved else 0
         callbacks.begin(Beginning(method.title, method.reported, task.clients, task.rounds, done, settings))
@@ -301,6 +301,7 @@ def conduct(
         for report in federation.rounds():
             if selection is not None:
                 selection.see(report.round, report.measured(method.reported, selection.key))
+                engine.selected = selection.best
             over = report.round == task.rounds or (selection is not None and selection.exhausted)
             over = over or federation.stopped is not None
             saving = over or report.round % config.run.checkpoint_every == 0

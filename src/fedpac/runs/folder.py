@@ -21,10 +21,10 @@ from typing import Any, TypeAlias
 
 from fedpac.config import Config, make_config, read_config
 from fedpac.errors import RunError, RunInUseError
-from fedpac.federation import RoundReport
 from fedpac.files import explained, write_atomically
 from fedpac.methods import is_own
 from fedpac.metrics import SEPARATOR
+from fedpac.rounds import RoundReport
 
 METRICS = ("round", "client", "split", "accuracy", "loss")
 OF_NUMBERS = ("round", "client", "split", "r2", "loss")  # the same table where a number is predicted

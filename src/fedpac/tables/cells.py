@@ -16,7 +16,7 @@ from typing import Literal
 from fedpac.callbacks import Given
 from fedpac.config import Config
 from fedpac.errors import ConfigError, FedpacError, RunError, RunInUseError, unknown
-from fedpac.federation import RoundReport
+from fedpac.rounds import RoundReport
 from fedpac.runs.execute import advance
 from fedpac.runs.folder import CHECKPOINT, RunStore
 from fedpac.runs.read import RunData

@@ -12,13 +12,14 @@ from fedpac.data.clients import ClientData, Pool, Samples, Scenario
 from fedpac.engines import Engine, SerialEngine
 from fedpac.engines.site import Site
 from fedpac.evaluation import Evaluation
-from fedpac.federation import Federation, RoundReport
+from fedpac.federation import Federation
 from fedpac.message import Message
 from fedpac.methods import Method
 from fedpac.methods.base import Which
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import Classifier
 from fedpac.recipe import Recipe
+from fedpac.rounds import RoundReport
 from fedpac.sampling import Uniform
 from fedpac.server import Server
 from fedpac.task import State, Task

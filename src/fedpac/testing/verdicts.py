@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from fedpac.errors import FedpacError
-from fedpac.federation import RoundReport
 from fedpac.message import Message
+from fedpac.rounds import RoundReport
 from fedpac.testing.tiny import Finished
 
 Subject = TypeVar("Subject")

@@ -219,7 +219,7 @@ class FlowerEngine(Engine):
             if waited > SILENCE + said * REMINDER:
                 said += 1
                 expected = self.task.clients - len(self.spec.left)
-                self.directory.say(f"waiting for {self._missing()}: {len(here)} of {expected} sites are here")
+                self.directory.say(f"waiting for {self._missing()}: {len(here)} of {expected} sites are connected")
             time.sleep(pause_after(waited))
 
     def _missing(self) -> str:
@@ -246,7 +246,9 @@ class FlowerEngine(Engine):
 
     def request(self, kind: Errand, client: int, round: int, **also: int) -> Request:
         since = self.since(client, round if kind in ("receive", "finish") else round - 1)
-        return Request(kind=kind, client=client, round=round, since=since, spec=self.spec, **also)
+        return Request(
+            kind=kind, client=client, round=round, since=since, selected=self.selected, spec=self.spec, **also
+        )
 
     @property
     def spec(self) -> Spec:

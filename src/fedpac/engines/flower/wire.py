@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fedpac import errors
 from fedpac.engines.site import Failure, Job, Kind, Outcome
@@ -14,7 +14,15 @@ from fedpac.message import Message
 
 CHUNK = 4 * 2**20  # bytes: Flower moves the parts of a large message side by side
 HEADER = "fedpac"
-PROTOCOL: Literal[2] = 2
+PROTOCOL: Literal[3] = 3
+
+
+def printable(text: str) -> str:
+    """Without what would move a terminal's cursor: it was written by somebody else."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
+Said: TypeAlias = Annotated[str, Field(max_length=10_000), AfterValidator(printable)]
 Errand: TypeAlias = Kind | Literal["hello", "finish", "welcome"]
 
 
@@ -56,13 +64,14 @@ class Request(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    protocol: Literal[2] = PROTOCOL
+    protocol: Literal[3] = PROTOCOL
     kind: Errand
     client: int
     round: int
     received: Annotated[int, Field(ge=0)] | None = None
     own_bytes: Annotated[int, Field(ge=0)] = 0
     since: Annotated[int, Field(ge=0)] | None = None  # the last round in which this client's answer counted, if known
+    selected: Annotated[int, Field(ge=1)] | None = None  # the round that validation data have chosen so far
     spec: Spec
 
 
@@ -71,14 +80,14 @@ class Problem(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    reason: Annotated[str, Field(max_length=10_000)]
-    kind: str
+    reason: Said
+    kind: Said
 
 
 class Done(BaseModel):
     """What came of a job."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")  # a loss may be infinite
 
     score: tuple[float, float] | None = None
     measured: Annotated[dict[str, float], Field(max_length=100_000)] = {}
@@ -87,8 +96,8 @@ class Done(BaseModel):
 
 
 class Answer(Done):
-    protocol: Literal[2] = PROTOCOL
-    site: str
+    protocol: Literal[3] = PROTOCOL
+    site: Said
     kind: Errand
     client: int
     round: int
