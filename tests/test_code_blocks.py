@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md"), *(DOCS / "methods").glob("*.md")]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMAND = typer.main.get_command(app)
+COMMANDS = typer.main.get_group(app).commands
 
 NOT_RUN = {  # the first word of a line -> why
     "pip": "installs from the network; tests/test_packages.py installs the packages",
@@ -95,8 +95,8 @@ def test_every_line_is_a_command_that_exists(page: Path) -> None:
         assert first == "fedpac", f"{page.name}: {line}"
     for arguments in commands(page):
         name, *rest = arguments
-        assert name in COMMAND.commands, f"{page.name}: fedpac {name}"
-        COMMAND.commands[name].make_context(name, rest)  # an option that is not there is an error
+        assert name in COMMANDS, f"{page.name}: fedpac {name}"
+        COMMANDS[name].make_context(name, rest)  # an option that is not there is an error
 
 
 def shrunk(arguments: list[str]) -> list[str] | None:
@@ -156,10 +156,10 @@ def test_every_program_works(name: str, tmp_path: Path, monkeypatch) -> None:
     known |= dict(zip(("x_train", "y_train", "x_test", "y_test"), (*samples(12), *samples(6)), strict=True))
     known |= {"x": known["x_test"], "y": known["y_test"], "x_new": known["x_test"]}
     known["model"] = library.Classifier(body=nn.Sequential(nn.Linear(20, 8), nn.ReLU()), head=nn.Linear(8, 3))
-    known["clients"] = [(*samples(12), *samples(6)) for _ in range(4)]
+    known["clients"] = clients = [(*samples(12), *samples(6)) for _ in range(4)]
     numbers = {  # for the block about a regression
         "model": library.Classifier(body=nn.Sequential(nn.Linear(20, 8), nn.ReLU()), head=nn.Linear(8, 1)),
-        "clients": [(x, x[:, 0], z, z[:, 0]) for x, _, z, _ in known["clients"]],
+        "clients": [(x, x[:, 0], z, z[:, 0]) for x, _, z, _ in clients],
     }
     for text in blocks(page, "python"):
         told = re.sub(r"rounds=\d+", "rounds=2", text.replace(", ...]", "] * 4")).replace('"rounds": 30', '"rounds": 1')

@@ -86,21 +86,21 @@ def fit(
     privacy: dict[str, Any] | None = None,
     callbacks: Sequence[Given] = (),
 ) -> "Result":
-    """Train on the clients' data and give back one model per client.
+    """Train on the clients' data; returns one model per client.
 
     model      a torch module with a `body` (input -> features) and a `head` (features -> logits), which is not changed;
                or the name of a network ('fedpac models' lists them), made for the clients' samples
     clients    (x_train, y_train, x_test, y_test) of every client, numpy or torch; (train, test) of torch Datasets or
                Hugging Face's, or folders of the latter; or a scenario, see fedpac.from_folder and from_datasets
-    method     a name ('fedpac methods' lists them) with its `settings`, or an instance of a Method of your own
+    method     a name ('fedpac methods' lists them) with its `settings`, or an instance of your own Method
     device     what clients are trained on, 'cuda' for instance; the result is on the CPU
     sampler    who takes part in a round: an object with `choose`, see fedpac.sampling; unset, a random `participation`
     evaluation  what is measured, how often and of whom, see fedpac.evaluation; unset, both accuracies of every client
-    min_replies  rounds go on without clients that fail, if so many answer; unset, the first failure is an error
-    deadline   seconds that a client has to answer
-    training   what else a recipe has, such as {'optimizer': 'adamw', 'schedule': 'cosine'}; as [training] in a config
+    min_replies  rounds continue if at least this many clients reply; unset, the first failure is an error
+    deadline   seconds that a client has to reply
+    training   other training settings, like {'optimizer': 'adamw', 'schedule': 'cosine'}; as [training] in a config
     server     what the server does with averages, such as {'optimizer': 'momentum'}; as [server] in a config
-    metrics    measured beside accuracy and loss, such as 'auroc'; they are in history[t].scores
+    metrics    measured in addition to accuracy and loss, such as 'auroc'; they are in history[t].scores
     classes    how many there are; unset, the largest label + 1. 0: y are numbers to predict, with one output of the
                network, by the squared error, and R^2 stands for accuracy; methods that need classes refuse
     validation_share  held out of each client's training data; `result.selected` is then the round that they choose
@@ -216,9 +216,9 @@ def load_run(
     selected: bool = False,
     model: str | None = None,
 ) -> "Result":
-    """What a run folder's last checkpoint holds, to predict with; its history is in the folder's tables.
+    """The models of a run folder's last checkpoint, to predict with; its history is in the folder's tables.
 
-    selected   the round that validation data chose, and not the last one
+    selected   use the round selected on validation data instead of the last one
 
     A run of a method or a network of your own is loaded if you name the `method`, 'package.module:Class', and the
     `model`, 'package.module:function', or `trust` the folder: importing them runs their code.
@@ -246,8 +246,8 @@ def load_run(
 class Result:
     """A trained federation. `models[i]` is what client i predicts with now.
 
-    Which model that is, `method.reported` says: the one it has on receiving the server's last message ('received'), or
-    the one that local training makes of it ('personal'). `model(i, which)` gives either.
+    `method.reported` says which model that is: the one from the server's last message ('received'), or the one after
+    local training ('personal'). `model(i, which)` gives either.
     """
 
     task: Task

@@ -134,7 +134,7 @@ def _name(callback: Callback) -> str:
 
 
 class EarlyStopping(Callback):
-    """Ends the training after `patience` evaluations without a better mean over clients on validation data.
+    """Stop training after `patience` evaluations in which the mean over clients on validation data has not improved.
 
     by   'accuracy', 'loss', or another metric that is measured; needs validation_share. Unset, accuracy, or R^2 where
          a number is predicted

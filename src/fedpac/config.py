@@ -359,9 +359,9 @@ class Config(BaseModel):
 
 
 def make_config(values: dict[str, Any], *, import_own: bool = True) -> Config:
-    """Validate nested values, filling what is not said with the paper's settings for the data set and the scenario.
+    """Validate nested values; unset keys default to the paper's settings for the data set and the scenario.
 
-    Without `import_own`, a method that is not fedpac's is not imported, and its settings stay as they are.
+    Without `import_own`, a method from outside fedpac is not imported, and its settings are not checked.
     """
     values = {**values}
     if isinstance(values.get("method"), str):

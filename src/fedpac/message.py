@@ -67,7 +67,7 @@ def moved(parts: Mapping[str, Part], device: torch.device) -> dict[str, Part]:
 class Message(Mapping[str, Part]):
     """An immutable bag of named parts: a number, a tensor, or a set of weights.
 
-    A number may be infinite (a bound that nothing has reached yet), but NaN is none: whatever computed it has failed.
+    A number may be infinite (a bound that has not been reached yet), but not NaN, the mark of a failed computation.
 
     >>> down = Message(w={"head.bias": torch.zeros(3)}, round=4)
     >>> Message.from_bytes(down.to_bytes()) == down

@@ -83,12 +83,12 @@ class Split(Classifier):
 
 
 def split(module: nn.Module, head: str) -> Classifier:
-    """Body and head of a usual module: the head is the layer of that name, the body all that comes before it.
+    """Split a module into body and head: the head is the layer of that name, the body everything before it.
 
         model = fedpac.split(torchvision.models.resnet18(num_classes=10), head="fc")
 
-    The module is not changed; its weights are shared. Before the first round it is checked that head(body(x)) gives
-    what the module gives: nothing may come after the head.
+    The module is not changed; its weights are shared. Before the first round, fedpac checks that head(body(x)) equals
+    the module's output: nothing may come after the head.
     """
     body = inside = _sharing(module)
     *path, last = head.split(".")

@@ -19,6 +19,7 @@ from fedpac.report.web.live import is_loopback
 from fedpac.report.web.status import status
 from fedpac.runs.execute import run
 from fedpac.runs.pulse import PAUSE, PULSE, beating, read_beat
+from forged_runs import forge
 from live_page import Growing, dead_process, served
 from small_run import exact, small
 
@@ -74,6 +75,15 @@ def test_a_run_whose_process_is_gone_has_stopped(tmp_path):
     assert status(tmp_path / "nothing")["state"] == "waiting"
 
 
+@pytest.mark.parametrize("rounds", ["inf", "nan", "1e999", "-3", "'x'", "[1]"])
+def test_a_config_that_is_none_is_unreadable_and_no_traceback(tmp_path, rounds):
+    folder = forge(tmp_path / "run")
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 10", f"rounds = {rounds}"))
+    told = status(folder)
+    assert told["state"] == ("finishing" if rounds == "-3" else "unreadable")
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}x", '{"pid": "x"}', '{"failed": 3}', '{"waiting": ["x"]}', '{"a": 1}'])
 def test_a_pulse_that_is_none_is_left_alone(tmp_path, text):
     (tmp_path / PULSE).write_text(text)
@@ -125,6 +135,14 @@ def test_on_loopback_other_names_are_refused(tmp_path):
         assert code_of(f"{url}events", Host="evil.example:80") == 403
         assert get(url, Host="localhost:1").startswith("<!doctype")
         assert code_of(f"{url}../config.toml") == 404
+
+
+def test_names_of_strangers_stay_text(tmp_path):
+    growing = Growing(tmp_path / "<img src=x onerror=alert(1)>")
+    with served(growing.folder) as url:
+        page = get(url)
+    assert "<img" not in page
+    assert "Live: &lt;img src=x" in page
 
 
 def test_elsewhere_readers_need_the_token(tmp_path):

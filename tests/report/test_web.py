@@ -184,6 +184,24 @@ def test_reliability_that_cannot_be_is_named(tmp_path, value):
         contents([read_run(folder)])
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e308", "9" * 400])
+def test_seconds_that_cannot_be_are_named(tmp_path, value):
+    folder = forge(tmp_path / "a")
+    table = (folder / "rounds.csv").read_text()
+    (folder / "rounds.csv").write_text(table.replace("1,20,1.0,2.0", f"1,20,{value},2.0", 1))
+    with pytest.raises(RunError, match="is not a number of seconds"):
+        read_run(folder)
+
+
+def test_a_folder_cannot_fill_the_page(tmp_path):
+    """Whatever texts are in it; those of more than a few thousand characters are cut."""
+    environment = {"note": "n" * 3_000_000, "sessions": [{"command": "c" * 3_000_000, "machine": "m" * 3_000_000}]}
+    folder = forge(tmp_path / "a", environment=environment, failures=[(1, 2, "lost", "r" * 100_000)])
+    stated = {"guarantee": "g" * 3_000_000, "epsilon": 1.0, "encryption": "e" * 3_000_000}
+    (folder / "summary.json").write_text(json.dumps({"privacy": stated}))
+    assert write_report(read_runs([folder]), tmp_path / "report.html") < 200_000
+
+
 def test_epsilon_is_never_shown_without_its_guarantee(tmp_path):
     folder = forge(tmp_path / "a")
     stated = {"epsilon": 3.21, "delta": 0.001, "guarantee": "for each client", "encryption": "CKKS"}
@@ -275,9 +293,11 @@ def test_sites_without_a_result_are_left_out_and_counted(tmp_path):
 
 
 def test_22_methods_and_200_rounds_are_under_2_mb(tmp_path):
-    """Every round scored, weights in every round of the two methods that have them."""
+    """Every round scored, weights in every round of the two methods that have them, all metrics of every method."""
+    metrics = ["auroc", "brier", "ece"]
     for method in list_methods():
-        forge(tmp_path / "runs" / method, method, rounds=200, weights=method in ("fedpac", "fedfomo"))
+        weights = method in ("fedpac", "fedfomo")
+        forge(tmp_path / "runs" / method, method, rounds=200, weights=weights, scores=metrics, reliability=True)
     runs = read_runs([tmp_path / "runs"])
     assert len(runs) >= 22
     assert write_report(runs, tmp_path / "out" / "report.html") < 2_000_000

@@ -39,8 +39,8 @@ class Model(Predictor):
 def load_model(path: Path | str, network: nn.Module | None = None, trust: bool = False) -> Model:
     """The model in a bundle, to predict with: `fedpac.load_model("model").predict(x)`.
 
-    A network that is code of somebody's own is loaded only if you pass a module of it (`network`; its weights are
-    replaced in a copy), or `trust` the bundle: importing the code runs it.
+    A network from outside fedpac is loaded only if you pass an instance of it (`network`; a copy gets the weights) or
+    `trust` the bundle: importing its code runs it.
     """
     path = Path(path)
     card = read_card(path)

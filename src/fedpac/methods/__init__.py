@@ -39,7 +39,7 @@ def is_own(name: object) -> bool:
 
 
 def find_method(name: str) -> type[Method]:
-    """The method of that name, or a class of the user's own given as 'package.module:Class'."""
+    """The method of that name, or your own class given as 'package.module:Class'."""
     if not isinstance(name, str):
         raise ConfigError(f"method.name = {shown(name)}: expected the name of a method")
     if is_own(name):

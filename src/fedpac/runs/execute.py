@@ -38,7 +38,7 @@ from fedpac.timing import span
 def run(
     config: Config, out: Path | str, data_dir: Path | str | None = None, callbacks: Sequence[Given] = ()
 ) -> dict[str, Any]:
-    """Run the config into a new folder; returns the summary that is also written there.
+    """Run the config in a new folder; returns the summary, which is also written there.
 
     callbacks   see every round, see fedpac.callbacks. One that stops or fails leaves a run that can be resumed
     """
@@ -60,8 +60,8 @@ def resume(
     rounds: int | None = None,
     model: str | None = None,
 ) -> dict[str, Any]:
-    """Continue a run after an interruption, as if there had been none. A finished run is left alone, unless it is to
-    have more `rounds`.
+    """Continue a run after an interruption, as if there had been none. A finished run does not change, unless you ask
+    for more `rounds`.
 
     A run of a method or a network of your own is continued if you name the `method`, 'package.module:Class', and the
     `model`, 'package.module:function', or `trust` the folder: importing them runs their code.

@@ -30,6 +30,7 @@ STATED = {  # what is read of a config, whatever version wrote it
     "method.name": str, "model": str, "data.dataset": str, "data.scenario": str, "training": dict, "run.seed": int,
     "run.rounds": int,
 }  # fmt: skip
+LONGEST_NOTE = 1_000  # characters
 LONG = 40  # characters of a name that say what is different about a run
 
 
@@ -266,7 +267,7 @@ def read_run(path: Path) -> RunData:
         groups = [int(row["group"]) if row["group"] else None for row in clients]
         counts = np.array([[_count(v) for k, v in row.items() if k.startswith("class_")] for row in clients])
         rounds = store.rows("rounds.csv")
-        seconds = sum(float(row["seconds"]) for row in rounds)
+        seconds = sum(_seconds(row["seconds"]) for row in rounds)
         up, down = (sum(_count(row[key]) for row in rounds) for key in ("bytes_up", "bytes_down"))
         complete = 0 if _all_present(store, config) else len(rounds)
         metric, accuracy = _accuracies(store, len(clients), complete)
@@ -279,7 +280,7 @@ def read_run(path: Path) -> RunData:
         config=config,
         title=title,
         reported=reported,
-        note=str(environment.get("note", "")),
+        note=str(environment.get("note", ""))[:LONGEST_NOTE],
         names=[row["name"] or f"client {i}" for i, row in enumerate(clients)],
         sizes=sizes,
         test_sizes=test_sizes,
@@ -300,6 +301,13 @@ def _count(text: str) -> int:
     if not 0 <= number < 2**53:  # what a float can count to
         raise ValueError(f"{shown(number)} is not a count")
     return number
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < 1e12:  # NaN is neither
+        raise ValueError(f"rounds.csv: {shown(text)} is not a number of seconds")
+    return seconds
 
 
 def _check_stated(config: dict[str, Any]) -> None:

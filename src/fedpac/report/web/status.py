@@ -23,7 +23,7 @@ def status(folder: Path) -> dict[str, Any]:
         return {"name": folder.name, "state": "waiting", "text": "No run has started here yet.", "sites": []}
     try:
         return _status(folder, store)
-    except (FedpacError, LookupError, TypeError, ValueError) as error:
+    except (FedpacError, LookupError, OverflowError, TypeError, ValueError) as error:
         return {"name": folder.name, "state": "unreadable", "text": f"The folder cannot be read: {error}", "sites": []}
 
 
@@ -62,12 +62,12 @@ def _state(store: RunStore, beat: Beat | None, done: int, wanted: int) -> str:
 
 def _text(told: dict[str, Any], beat: Beat | None) -> str:
     round, rounds = told["round"], told["rounds"]
+    replies = f" {beat.answered} of {beat.asked} replies have arrived in this step." if beat and beat.asked else ""
     return {
         "finished": f"Finished after {round} rounds.",
         "finishing": "All rounds are done.",
         "stopped": f"Stopped after round {round} of {rounds}. Continue with 'fedpac resume'.",
-        "running": f"Round {round} of {rounds} is done."
-        + (f" {beat.answered} of {beat.asked} replies to the current request have arrived." if beat and beat.asked else ""),
+        "running": f"Round {round} of {rounds} is done.{replies}",
     }[told["state"]]
 
 

@@ -8,6 +8,8 @@ from fedpac.report.web.gains import Gains
 from fedpac.report.web.settings import ALONE, Experiment, Setting
 from fedpac.runs.read import RunData
 
+LONGEST = 1_000  # characters of what a folder states
+
 
 def summary(setting: Setting) -> list[str]:
     """One paragraph, sentence by sentence."""
@@ -97,7 +99,7 @@ def privacy(run: RunData) -> str:
         said.append(f"{spent} for delta = {stated.get('delta')}: {stated['guarantee']}")
     if "encryption" in stated:
         said.append(f"encrypted: {stated['encryption']}")
-    return "; ".join(said)
+    return "; ".join(said)[:LONGEST]
 
 
 def mean_of(experiment: Experiment) -> float:
