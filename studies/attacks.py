@@ -1,21 +1,17 @@
-"""What an attacker makes of what clients send: images from gradients, images from class means, membership from models.
+"""Images from gradients: what an attacker makes of one client's update (Geiping et al., NeurIPS 2020).
 
 python -m studies.attacks results/attacks.csv [ROWS]    Fashion-MNIST, seed 0
-python -m studies.attacks --draw                        docs/img/attack-gradients.png and attack-means.png
+python -m studies.attacks --draw                        docs/img/attack-gradients.png
 
-1  Gradient inversion (Geiping et al., NeurIPS 2020). A client takes one SGD step on 1, 8 or 50 images; the attacker has
-   the model before and after, and the labels, and looks for images that would give the same change.
-2  Inversion of a class mean, of 1 or 20 images. The attacker has the mean feature, as FedPAC sends it, and the body, or
-   (where weights are encrypted) only its architecture and so a body of its own. The body is the first round's.
-3  Membership. Who has a client's model asks of a sample whether it was trained on, by its loss (Yeom et al., CSF 2018).
+A client takes one SGD step on 1, 8 or 50 images; the attacker has the model before and after, and the labels, and looks
+for images that would give the same change. Differential privacy is local (the attacker is the server): epsilon is that
+of one release, delta = 1e-3. PSNR and SSIM compare with the true images, each with the reconstruction that fits it
+best. Where weights are encrypted nothing is left but a guess, the mean image of the data set.
 
-Differential privacy in 1 and 2 is local (the attacker is the server): epsilon is of one release, delta = 1e-3. In 3 it
-is central, over all rounds. PSNR and SSIM compare with the true images, each with the reconstruction that fits it best.
-"guess" is the mean image of the data set: what an attacker has who sees nothing.
+studies.attack_means and studies.attack_membership have the other attacks.
 """
 
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -25,30 +21,22 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import roc_auc_score
 from studies.rows import fill
 from torch import Tensor, nn
 
-import fedpac
 from fedpac.config import make_config
 from fedpac.data.clients import Pool
 from fedpac.data.scenario import build
-from fedpac.methods.base import Which
 from fedpac.models import Classifier
 from fedpac.mods.dp import noise_for
 from fedpac.networks import build_model
-from fedpac.runs.execute import run
 
 BUDGETS = (1000.0, 100.0)
 STEPS = 400
 TV = 1e-3  # how much smooth images are preferred
 SHAPE, CLASSES = (1, 28, 28), 10
 DEFENCES = ("nothing", *(f"epsilon {budget:g}" for budget in BUDGETS), "encrypted")
-PLAN = [
-    *[("gradient", str(batch), defence) for batch in (1, 8, 50) for defence in DEFENCES],
-    *[("class mean", str(count), defence) for count in (1, 20) for defence in (*DEFENCES, "encrypted and guessed")],
-    *[("membership", which, defence) for which in ("received", "personal") for defence in DEFENCES[:-1]],
-]
+PLAN = [("gradient", str(batch), defence) for batch in (1, 8, 50) for defence in DEFENCES]
 
 
 def network(seed: int) -> Classifier:
@@ -140,13 +128,6 @@ def noisy(tensors: list[Tensor], clip: float, budget: float) -> list[Tensor]:
     return [t * min(1.0, clip / length) + z * clip * torch.randn_like(t) for t in tensors]
 
 
-def invert_mean(body: nn.Module, mean: Tensor, pixels: Pixels) -> Tensor:
-    def loss(images: Tensor) -> Tensor:
-        return F.mse_loss(body(pixels.taken(images))[0], mean) / mean.square().mean() + 0.02 * roughness(images)
-
-    return search(1, loss)
-
-
 class Scene:
     """The images that are attacked, and what everybody knows."""
 
@@ -166,71 +147,21 @@ class Scene:
         given = noisy(seen, float(length_of(seen)), budget) if (budget := budget_of(defence)) else seen
         return truth, invert_gradient(self.model, given, labels, self.pixels)
 
-    def of_mean(self, k: int, count: int, defence: str) -> tuple[Tensor, Tensor]:
-        """The mean image of some images of a class, and what the attacker makes of their mean feature."""
-        images = self.x[self.y == k][:count]
-        truth = images.mean(0, keepdim=True)
-        if defence == "encrypted and guessed":
-            return truth, self.guess[None]
-        with torch.no_grad():
-            mean = self.model.body(self.pixels.taken(images)).mean(0)
-        if budget := budget_of(defence):
-            (mean,) = noisy([mean], float(mean.norm()), budget)
-        body = network(1).body if defence == "encrypted" else self.model.body
-        return truth, invert_mean(body, mean, self.pixels)
-
 
 def budget_of(defence: str) -> float | None:
     return float(defence.removeprefix("epsilon ")) if defence.startswith("epsilon") else None
 
 
-def membership(which: Which, defence: str) -> float:
-    """The area under the curve of an attacker who goes by the loss; 0.5 is a guess. Encryption changes no model."""
-    budget = budget_of(defence)
-    privacy: dict[str, object] = {"budget": budget, "clip": 0.5, "features": 5.0} if budget else {}
-    config = make_config(
-        {
-            "method": {"name": "fedpac", "summed_centroids": True}, "privacy": privacy,
-            "data": {"dataset": "fashion-mnist", "clients": 20, "samples": 100, "test_samples": 100},
-            "run": {"rounds": 20, "evaluate_every": 20, "personal_every": 0, "workers": 1},
-        }
-    )  # fmt: skip
-    areas = []
-    with tempfile.TemporaryDirectory() as folder:
-        run(config, Path(folder) / "run")
-        result = fedpac.load_run(Path(folder) / "run")
-        for i in range(20):
-            module, losses, member = result.model(i, which).module, [], []
-            for part, inside in ((result.scenario.clients[i].train, 1), (result.scenario.clients[i].test, 0)):
-                x, y = part.tensors()
-                with torch.no_grad():
-                    losses += F.cross_entropy(module(x), y, reduction="none").tolist()
-                member += [inside] * len(y)
-            areas.append(roc_auc_score(member, [-loss for loss in losses]))
-    return float(np.mean(areas))
-
-
-def measure(cell: tuple[str, str, str]) -> tuple[object, ...]:
-    attack, size, defence = cell
-    if attack == "membership":
-        return "", "", membership(cast(Which, size), defence)
-    scene = Scene()
-    if attack == "gradient":
-        return (*quality(*scene.of_gradient(int(size), defence)), "")
-    each = [quality(*scene.of_mean(k, int(size), defence)) for k in range(4)]
-    return (*np.mean(each, axis=0).tolist(), "")
+def measure(cell: tuple[str, str, str]) -> tuple[float, float]:
+    _, batch, defence = cell
+    return quality(*Scene().of_gradient(int(batch), defence))
 
 
 def draw() -> None:
-    scene, images = Scene(), {}
-    for defence in DEFENCES[:-1]:
-        truth, images[defence] = scene.of_gradient(8, defence)
-    picture("docs/img/attack-gradients.png", {"true": truth, **images})
-    images = {}
+    scene, lines = Scene(), {}
     for defence in DEFENCES:
-        pairs = [scene.of_mean(k, 1, defence) for k in range(4)]
-        images[defence] = torch.cat([found for _, found in pairs])
-    picture("docs/img/attack-means.png", {"true": torch.cat([truth for truth, _ in pairs]), **images})
+        lines["original"], lines[{"nothing": "plain"}.get(defence, defence)] = scene.of_gradient(8, defence)
+    picture("docs/img/attack-gradients.png", lines)
 
 
 def picture(path: str, lines: dict[str, Tensor]) -> None:
@@ -251,5 +182,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "--draw":
         draw()
     else:
-        columns = ("attack", "images_or_model", "defence", "psnr", "ssim", "auc")
+        columns = ("attack", "images", "defence", "psnr", "ssim")
         fill(Path(sys.argv[1]), columns, PLAN, measure, int(sys.argv[2]) if len(sys.argv) > 2 else len(PLAN))
