@@ -9,7 +9,7 @@ Carlini et al., S&P 2022): of every candidate it knows how sure models are of it
     score    log N(c; mean_in, var_in) - log N(c; mean_out, var_out),  c = log p_y / (1 - p_y)
 
 loss_auc goes by the loss alone (Yeom et al., CSF 2018). Differential privacy is central, over all rounds, delta = 1e-3,
-C = 0.5, F = 5, with combined heads: it covers all that a received model is made of. Encryption changes no model.
+C = 0.1, F = 3.5, with combined heads: it covers all that a received model is made of. Encryption changes no model.
 """
 
 import sys
@@ -46,7 +46,7 @@ def played(method: str, defence: str) -> tuple[NDArray[np.bool_], dict[str, Arra
     half = np.tile(np.arange(CANDIDATES) < CANDIDATES // 2, (FEDERATIONS, CLIENTS, 1))
     inside = np.random.default_rng(0).permuted(half, axis=2)
     budget = budget_of(defence)
-    covered = {"settings": {"summed_centroids": True}, "privacy": {"budget": budget, "clip": 0.5, "features": 5.0}}
+    covered = {"settings": {"summed_centroids": True}, "privacy": {"budget": budget, "clip": 0.1, "features": 3.5}}
     sure, right = ({which: np.zeros(inside.shape) for which in ("received", "personal")} for _ in range(2))
     for f in range(FEDERATIONS):
         clients = [
