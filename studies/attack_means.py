@@ -25,22 +25,19 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from studies.attacks import CLASSES, Pixels, budget_of, network, picture, psnr, ssim
+from studies.attack_tools import CLASSES, PUBLIC, budget_of, found, network, picture, psnr, scene, ssim
 from studies.rows import fill
 from torch import Tensor, nn
 
 import fedpac
 from fedpac.collaboration.statistics import FeatureStatistics, feature_statistics
-from fedpac.config import make_config
 from fedpac.data.clients import ClientData, Samples, Scenario
-from fedpac.data.scenario import build
 from fedpac.mods.dp import cut_statistics, drawn_from, noise_for, noisy_statistics
 
 ROUNDS = 10
 COUNTS = (1, 3, 20)
 SITE = 100  # samples
 TRIALS = 200
-PUBLIC = 20_000
 STEPS, BATCH, WIDTH = 2000, 64, 512
 MOST_FEATURES = 3.5  # F
 DEFENCES = ("nothing", "epsilon 1000", "epsilon 100", "encrypted", "encrypted and secret start", "guess")
@@ -51,43 +48,16 @@ PLAN = [
 ]
 
 
-class Scene:
-    """A federation of 20 clients with 200 samples, and public images that none of them has."""
-
-    def __init__(self) -> None:
-        data = {"dataset": "fashion-mnist", "clients": 20, "samples": 200, "test_samples": 50}
-        self.scenario = build(make_config({"data": data}).data, 0)
-        self.pool = self.scenario.clients[0].train.pool
-        self.pixels, self.images, self.labels = Pixels(self.pool), self.pool.x.float() / 255, self.pool.y
-        self.held = torch.cat([client.train.index for client in self.scenario.clients]).unique()
-        others = torch.ones(len(self.labels), dtype=torch.bool)
-        others[self.held] = False
-        free = others.nonzero().flatten()
-        self.public = free[torch.randperm(len(free), generator=torch.Generator().manual_seed(0))]
-
-    def played(self) -> Scenario:
-        """A federation of as many public images, with the same classes at every client: their counts are readable."""
-        draw, clients = torch.Generator().manual_seed(3), []
-        public = self.public[:PUBLIC]
-        for client in self.scenario.clients:
-            counts = enumerate(client.train.class_counts(CLASSES).tolist())
-            own = torch.cat([self.some(public, k, count, draw) for k, count in counts])
-            clients.append(ClientData(Samples(self.pool, own), client.test))
-        return Scenario(clients, CLASSES, self.scenario.shape, "played by the attacker")
-
-    def features(self, body: nn.Module, index: Tensor) -> Tensor:
-        with torch.no_grad():
-            return torch.cat([body(self.pixels.taken(self.images[part])) for part in index.split(1000)])
-
-    def some(self, source: Tensor, k: int, count: int, draw: torch.Generator) -> Tensor:
-        """Indices of so many images of the class."""
-        own = source[self.labels[source] == k]
-        return own[torch.randint(len(own), (count,), generator=draw)]
-
-
-@cache
-def scene() -> Scene:
-    return Scene()
+def played() -> Scenario:
+    """A federation of as many public images, with the same classes at every client: their counts are readable."""
+    world, draw = scene(), torch.Generator().manual_seed(3)
+    clients = []
+    public = world.public[:PUBLIC]
+    for client in world.scenario.clients:
+        counts = enumerate(client.train.class_counts(CLASSES).tolist())
+        own = torch.cat([world.some(public, k, count, draw) for k, count in counts])
+        clients.append(ClientData(Samples(world.pool, own), client.test))
+    return Scenario(clients, CLASSES, world.scenario.shape, "played by the attacker")
 
 
 @cache
@@ -96,7 +66,7 @@ def body_after(rounds: int, whose: str) -> nn.Module:
     start = network(1 if whose == "own" else 0)
     if not rounds:
         return start.body
-    clients = scene().scenario if whose == "true" else scene().played()
+    clients = scene().scenario if whose == "true" else played()
     result = fedpac.fit(start, clients, "fedpac", rounds=rounds, evaluate_every=rounds, engine="serial")
     start.load_state_dict({**start.state_dict(), **result.server.weights("w")})
     return start.body
@@ -120,6 +90,7 @@ class Decoder(nn.Module):
         return out.view(-1, 1, 28, 28)
 
 
+@cache
 def decoder(body: nn.Module, count: int, noise: float) -> Decoder:
     """Trained on means of so many public images of a class, with noise of that deviation on the features."""
     world, draw = scene(), torch.Generator().manual_seed(0)
@@ -177,16 +148,6 @@ def attack(rounds: int, count: int, defence: str, trials: int = TRIALS) -> tuple
     means = [sent_mean(body, own, int(each), defence, draw) for own, each in zip(chosen, k, strict=True)]
     with torch.no_grad():
         return truth, made(torch.stack(means), k), k
-
-
-def found(truth: Tensor, guessed: Tensor, k: Tensor, count: int) -> float:
-    """How often the true mean image is nearest among 99 others of the same class."""
-    world, draw, hits = scene(), torch.Generator().manual_seed(2), 0
-    for true, made, each in zip(truth, guessed, k, strict=True):
-        others = world.some(world.public[PUBLIC:], int(each), 99 * count, draw).view(99, count)
-        far = (world.images[others].mean(1) - made).square().sum((1, 2, 3))
-        hits += bool((true - made).square().sum() < far.min())
-    return hits / len(truth)
 
 
 def measure(cell: tuple[str, str, str]) -> tuple[object, ...]:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score, roc_curve
-from studies.attacks import budget_of, network
+from studies.attack_tools import budget_of, network
 from studies.rows import fill
 
 import fedpac
