@@ -46,7 +46,8 @@ def played(method: str, defence: str) -> tuple[NDArray[np.bool_], dict[str, Arra
     half = np.tile(np.arange(CANDIDATES) < CANDIDATES // 2, (FEDERATIONS, CLIENTS, 1))
     inside = np.random.default_rng(0).permuted(half, axis=2)
     budget = budget_of(defence)
-    covered = {"settings": {"summed_centroids": True}, "privacy": {"budget": budget, "clip": 0.1, "features": 3.5}}
+    settings = {"summed_centroids": True} if budget else None
+    privacy = {"budget": budget, "clip": 0.1, "features": 3.5} if budget else None
     sure, right = ({which: np.zeros(inside.shape) for which in ("received", "personal")} for _ in range(2))
     for f in range(FEDERATIONS):
         clients = [
@@ -54,7 +55,7 @@ def played(method: str, defence: str) -> tuple[NDArray[np.bool_], dict[str, Arra
         ]
         result = fedpac.fit(
             network(0), replace(scenario, clients=clients), method, rounds=ROUNDS, batch=10, seed=f,
-            evaluate_every=ROUNDS, engine="serial", **(covered if budget else {}),
+            evaluate_every=ROUNDS, engine="serial", settings=settings, privacy=privacy,
         )  # fmt: skip
         for i, client in enumerate(scenario.clients):
             x, y = client.train.tensors()
