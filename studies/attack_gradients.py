@@ -66,16 +66,21 @@ class Attacker:
             torch.stack([values[y == k].mean(0) for k in range(CLASSES)])
             for values in (features, p, world.images[public])
         )
-        self.spread = float((features - self.features[y]).var())
+        self.variances, self.axes = torch.linalg.eigh(torch.cov((features - self.features[y]).T))
 
     def class_means(self, head: Tensor, counts: Tensor, deviation: float) -> Tensor:
-        """Mean features of each class in the step, from the head's gradient with noise of that deviation."""
-        n = int(counts.sum())
-        there = counts > 0
+        """The likeliest mean features of each class in the step, from the head's gradient with noise of that deviation.
+
+        Sums of features vary about the public ones as the features of public images do: independently along the axes
+        of their covariance.
+        """
+        n, there = int(counts.sum()), counts > 0
         prior = counts[there, None] * self.features[there]
         A = (self.p.T - torch.eye(CLASSES))[:, there]
-        trust = 1e-3 + (n * deviation) ** 2 / (self.spread * float(counts[there].float().mean()))
-        rest = torch.linalg.solve(A.T @ A + trust * torch.eye(len(prior)), A.T @ (n * head - A @ prior))
+        seen = A.T @ (n * head - A @ prior) @ self.axes
+        variances = self.variances.clamp(min=1e-6)[:, None] * counts[there]
+        trust = 1e-3 + (n * deviation) ** 2 / variances  # in the prior: (features, classes)
+        rest = torch.linalg.solve(A.T @ A + torch.diag_embed(trust), seen.T[..., None])[..., 0].T @ self.axes.T
         means = self.features.clone()
         means[there] = (prior + rest) / counts[there, None]
         return means
