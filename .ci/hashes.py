@@ -2,9 +2,11 @@
 
 python .ci/hashes.py            write it
 python .ci/hashes.py --check    nothing but these files would be installed, and each is what it was (downloads them all)
+python .ci/hashes.py --fits     whether they are for this platform and torch's build for CPUs is to be had, as exit code
 """
 
 import json
+import platform
 import subprocess
 import sys
 import tempfile
@@ -37,8 +39,22 @@ def write() -> None:
     FILE.write_text(HEAD + "".join(sorted(lines, key=str.lower)))
 
 
+def fits() -> bool:
+    """The default index has torch under the same version, but built for GPUs: another file."""
+    if (platform.system(), platform.machine(), sys.version_info[:2]) != ("Linux", "x86_64", (3, 11)):
+        return False
+    torch = next(line.split()[0] for line in FILE.read_text().splitlines() if line.startswith("torch=="))
+    try:
+        pip("--no-deps", torch)
+    except subprocess.CalledProcessError:
+        return False
+    return True
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--check"]:
+    if sys.argv[1:] == ["--fits"]:
+        sys.exit(not fits())
+    elif sys.argv[1:] == ["--check"]:
         pip("--require-hashes", "--no-deps", "-r", str(FILE))
     else:
         write()

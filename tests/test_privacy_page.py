@@ -31,10 +31,58 @@ def test_encryption_costs_what_the_file_says():
     assert max(errors) <= 6.6e-8
 
 
-@pytest.mark.parametrize("row", [r for r in rows("attacks.csv") if r["attack"] == "gradient"], ids=str)
-def test_gradients_tell_what_the_file_says(row):
-    assert f"{float(row['psnr']):.1f}, " in PAGE
-    assert f"{float(row['ssim']):.2f}" in PAGE
+def table_line(name, found, defences):
+    """A line of the page's tables of reconstructed images, as it must read."""
+    images = [f"{float(r['psnr']):.1f} dB, {float(r['ssim']):.2f}, {float(r['found_percent']):.0f} %" for r in found]
+    assert [r["defence"] for r in found] == defences
+    return "| " + " | ".join([f"{name} image" + "s" * (name != "1"), *images]) + " |"
+
+
+@pytest.mark.parametrize("count", ["1", "8", "50"])
+def test_gradients_tell_what_the_file_says(count):
+    found = [r for r in rows("attack_gradients.csv") if r["images_in_step"] == count]
+    assert table_line(count, found, ["nothing", "epsilon 1000", "epsilon 100", "encrypted"]) in PAGE
+
+
+@pytest.mark.parametrize("count", ["1", "3", "20"])
+def test_class_means_tell_what_the_file_says(count):
+    found = [r for r in rows("attack_means.csv") if (r["round"], r["images_in_mean"]) == ("11", count)]
+    defences = ["nothing", "epsilon 1000", "epsilon 100", "encrypted", "encrypted and secret start", "guess"]
+    assert table_line(count, found, defences) in PAGE
+
+
+@pytest.mark.parametrize("row", rows("attack_membership.csv"), ids=str)
+def test_models_tell_members_as_the_file_says(row):
+    areas = f"{float(row['loss_auc']):.2f} | {float(row['shadow_auc']):.2f} | {row['tpr_at_1_fpr_percent']} %"
+    who = f"{ {'fedpac': 'FedPAC', 'local': 'Local-only'}[row['method']] } | {row['model']} | {row['defence']}"
+    assert f"| {who} | {areas} | {row['train_percent']} | {row['held_out_percent']} |" in PAGE
+
+
+def test_every_attack_works_where_nothing_is_protected():
+    """Else it would be a straw man, and what a defence leaves of it would say nothing."""
+    for name, of, guess in (
+        ("attack_gradients.csv", "images_in_step", "encrypted"),
+        ("attack_means.csv", "images_in_mean", "guess"),
+    ):
+        last = {(r[of], r["defence"]): r for r in rows(name) if r.get("round") != "1"}
+        for count in {count for count, _ in last}:
+            plain, left = last[count, "nothing"], last[count, guess]
+            assert float(plain["psnr"]) > float(left["psnr"])
+            assert float(plain["ssim"]) > float(left["ssim"])
+            if count != "50":  # which tells averages of classes, and no single image
+                assert float(plain["found_percent"]) > 10 * float(left["found_percent"]) - 1
+    for r in rows("attack_membership.csv"):
+        assert float(r["shadow_auc"]) > 0.65 or r["defence"] != "nothing"
+
+
+def test_encryption_hides_class_means_only_with_a_secret_start():
+    found = {
+        (r["round"], r["images_in_mean"], r["defence"]): float(r["found_percent"]) for r in rows("attack_means.csv")
+    }
+    for round, count, defence in found:
+        if defence == "encrypted and secret start":
+            assert found[round, count, defence] <= 2
+            assert found[round, count, "encrypted"] > 20
 
 
 @pytest.mark.parametrize("row", rows("hostile.csv"), ids=str)

@@ -17,6 +17,7 @@ from fedpac.methods import make_method
 from fedpac.mods.base import Context, into_client
 from fedpac.robust import Rule, aggregating, closest, distances
 from fedpac.runs.execute import run
+from fedpac.testing.tiny import start_federation
 from fedpac.weights import average, combined
 from helpers import run_federation
 from small_run import small, tiny
@@ -153,6 +154,28 @@ def test_with_a_robust_rule_a_head_moves_by_its_share_of_what_is_usual():
     with aggregating(Rule(kind="clipped")):
         found = combined(0, heads, coefficients)["a"]
     torch.testing.assert_close(found, torch.full((3,), 0.4))  # 0.2 of head 1, and 0.2 of head 3 cut to the same length
+
+
+def test_under_a_robust_rule_nobody_gets_a_head_from_a_client_whose_body_lies_far_off():
+    class Shouting(type(make_method("fedpac"))):
+        name = "shouting"
+
+        def local(self, client, down):
+            up = super().local(client, down)
+            far = {name: 50 * tensor for name, tensor in up.weights("w").items()}
+            return Message(**{**up, "w": far}) if client.id == 1 else up
+
+    def given_by_it(rule):
+        federation = start_federation(Shouting(), rounds=1)
+        federation.aggregation = rule
+        rows, kept = federation.step().peer_weights, federation.server.state
+        assert sum(weight for i, _, weight in rows if i == 0) == pytest.approx(1)
+        return sum(weight for i, j, weight in rows if j == 1 and i != 1), "phi.1" in kept
+
+    assert given_by_it(None)[0] > 0
+    assert given_by_it(None)[1]
+    for kind in ("median", "trimmed-mean", "krum", "clipped"):
+        assert given_by_it(Rule(kind=kind)) == (0, False)  # nor do newcomers
 
 
 # --- hostile clients ----------------------------------------------------------------------------------------------

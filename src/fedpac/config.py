@@ -40,6 +40,7 @@ YOUNGER = {  # keys that came later, by section
         "personal_every", "evaluate_absentees", "evaluate_clients", "everybody_last", "metrics", "select_by",
         "patience", "ended",
     },
+    "privacy": {"secret_start"},
 }  # fmt: skip
 LONGEST_GUESS = 10_000  # rounds
 LONGEST = 32_768  # characters: the time to parse TOML grows with the square of what a stranger writes
@@ -255,7 +256,7 @@ class Config(BaseModel):
             for key in ("left", "newcomers"):  # who has left is as who does not answer, and who is new changes nothing
                 del values["federation"][key]
         for name, younger in YOUNGER.items():
-            if (section := getattr(self, name)) is None:
+            if (section := getattr(self, name)) is None or name not in values:
                 continue
             for key in younger:
                 if getattr(section, key) == type(section).model_fields[key].default:

@@ -191,6 +191,7 @@ class Federation:
             peer_weights=method.peer_weights(server),
             failed=tally.failed,
             epsilon=self.dp.epsilon(self.memory) if self.dp is not None else None,
+            promise=self.dp.promise if self.dp is not None else "",
             metric=headline(self.task.classes),
         )
 

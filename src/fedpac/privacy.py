@@ -41,6 +41,10 @@ class PrivacyConfig(BaseModel):
         Literal["none", "ckks"],
         Field(description="ckks: the server adds up weights that it cannot read (extra 'privacy')"),
     ] = "none"
+    secret_start: Annotated[
+        bool,
+        Field(description="ckks: sites shuffle the initial weights by their key; not for pretrained networks"),
+    ] = False
     noise: Annotated[
         float | None,
         Field(
@@ -63,6 +67,8 @@ class PrivacyConfig(BaseModel):
     def _consistent(self) -> Self:
         if not self.protects and (self.clip is not None or self.adaptive):
             raise ValueError("privacy.clip and adaptive need noise or a budget: clipping alone hides nothing.")
+        if self.secret_start and self.encryption == "none":
+            raise ValueError("privacy.secret_start needs privacy.encryption = 'ckks', whose key the sites share.")
         if self.protects and self.clip is None:
             raise ValueError("differential privacy needs privacy.clip, the norm that a client's change is cut to.")
         return self
@@ -85,7 +91,7 @@ class PrivacyConfig(BaseModel):
             mods.append(self._dp(method, clients, plan, secret_noise))
         if self.encryption == "ckks":
             library("tenseal", "privacy")
-            mods.append(Ckks(encryptable(method), Parameters.for_clients(clients), key))
+            mods.append(Ckks(encryptable(method), Parameters.for_clients(clients), key, self.secret_start))
         return tuple(mods)
 
     def _dp(self, method: Method, clients: int, plan: Planned, secret_noise: bool) -> Dp:

@@ -45,7 +45,7 @@ class Rule(BaseModel):
                 f"there are {len(replies)}"
             )
         shares = believed(shares)
-        f = min(math.ceil(self.hostile * len(replies)), (len(replies) - 1) // 2)
+        f = self.liars(len(replies))
         if self.kind == "krum":
             chosen = closest(distances(replies), f)
             total = sum(shares[i] for i in chosen)
@@ -53,6 +53,10 @@ class Rule(BaseModel):
         trimmed = f if self.kind == "trimmed-mean" else (len(replies) - 1) // 2
         centre = {name: _middle([w[name] for w in replies], trimmed) for name in replies[0]}
         return shortened(centre, replies, shares) if self.kind == "clipped" else centre
+
+    def liars(self, replies: int) -> int:
+        """How many of so many replies are reckoned to be hostile."""
+        return min(math.ceil(self.hostile * replies), (replies - 1) // 2)
 
 
 def believed(shares: Sequence[float]) -> list[float]:
@@ -77,6 +81,14 @@ def aggregating(rule: Rule | None) -> Iterator[None]:
 
 def current() -> Rule | None:
     return _rule.get()
+
+
+def near_others(replies: Sequence[Weights]) -> list[int]:
+    """Whose replies lie among the others', as Krum chooses; all of them where nobody is suspected."""
+    if (rule := current()) is None or len(replies) < 3:
+        return list(range(len(replies)))
+    check_readable(replies)
+    return closest(distances(replies), rule.liars(len(replies)))
 
 
 def check_readable(replies: Sequence[Weights]) -> None:

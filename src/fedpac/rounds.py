@@ -36,7 +36,13 @@ class RoundReport:
     peer_weights: list[tuple[int, int, float]] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)  # who was asked and did not answer, and why
     epsilon: float | None = None  # of differential privacy, spent so far by the client that took part most often
+    promise: str = ""  # which epsilon that is
     metric: str = "accuracy"  # what the scores' accuracy is: 'r2' where a number is predicted
+
+    @property
+    def spent(self) -> str:
+        """Epsilon, never without what it means; empty without differential privacy."""
+        return "" if self.epsilon is None else f"epsilon {self.epsilon:.2f} ({self.promise})"
 
     def accuracies(self, which: Which) -> list[float]:
         return [s.accuracy for s in self.scores if s.which == which]

@@ -186,6 +186,36 @@ def test_nothing_that_the_server_keeps_or_hears_holds_a_weight(tmp_path):
     assert known in Message(**plain.server.state).to_bytes()  # the search finds what is there to be found
 
 
+def test_with_a_secret_start_sites_begin_with_one_order_of_the_initial_weights_that_the_server_does_not_know():
+    initial = {"a": torch.randn(50, 20), "steps": torch.tensor(3)}
+
+    def begun(secret, **settings):
+        mod = Ckks(("w",), PARAMETERS, secret, **settings)
+        return into_client([mod], Message(w=initial, centroids=initial), Context(0, 1)).message
+
+    one, again = (begun(SECRET, secret_start=True).weights("w") for _ in range(2))
+    other = begun(PARAMETERS.new_key(), secret_start=True).weights("w")
+    assert torch.equal(one["a"], again["a"])
+    assert int(one["steps"]) == 3
+    assert torch.equal(one["a"].flatten().sort().values, initial["a"].flatten().sort().values)
+    for known in (initial["a"], other["a"]):
+        assert float((one["a"] == known).float().mean()) < 0.05
+    assert torch.equal(begun(SECRET, secret_start=True).weights("centroids")["a"], initial["a"])  # not encrypted ever
+    assert torch.equal(begun(SECRET).weights("w")["a"], initial["a"])
+
+
+def test_with_a_secret_start_the_readable_class_means_do_not_follow_from_the_seed():
+    method = make_method("fedpac")
+    settings = PrivacyConfig(**ENCRYPTED, secret_start=True)
+    hidden = settings.mods(method, 4, SECRET, make_config({}).run)
+    plain, secret = start(method), start(method, *hidden)
+    for federation in (plain, secret):
+        federation.step()
+    known, sent = (f.server.weights("statistics.0")["means"] for f in (plain, secret))
+    assert float((known - sent).norm() / known.norm()) > 0.3
+    assert np.mean(finish(start(method, *hidden, rounds=8)).accuracies("received")) > 1.6 / CLASSES  # it learns
+
+
 def test_a_run_goes_on_from_a_checkpoint_that_nobody_can_read(tmp_path):
     config = small(6, "fedpac").model_copy(update={"privacy": PrivacyConfig(**ENCRYPTED)})
     advance(config, tmp_path / "run", callbacks=[lambda report: report.round == 3])
@@ -308,3 +338,8 @@ def test_what_does_not_go_with_encryption_is_told_before_anything_is_written(tmp
     with pytest.raises(ConfigError, match=reason):
         run(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_secret_start_needs_a_secret():
+    with pytest.raises(ValueError, match=r"privacy\.secret_start needs privacy\.encryption = 'ckks'"):
+        PrivacyConfig(secret_start=True)

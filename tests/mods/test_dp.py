@@ -238,7 +238,9 @@ def test_equal_shares_spend_a_budget_exactly(tmp_path):
         {"method": "fedavg", "model": "logistic", "data": {"dataset": "digits", "clients": 4, "samples": 10},
          "run": {"rounds": 4, "evaluate_every": 2, "engine": "serial"}, "privacy": {"budget": 5.0, "clip": 1.0}}
     )  # fmt: skip
-    summary = run(config, tmp_path / "run")
+    told = []
+    summary = run(config, tmp_path / "run", callbacks=[lambda report: told.append(report.spent)])
+    assert told[-1] == "epsilon 5.00 (delta 0.001, central, per client)"
     assert summary["privacy"]["epsilon"] == pytest.approx(5.0, rel=1e-4)
     assert summary["privacy"]["stopped"] is None
     assert "central" in summary["privacy"]["guarantee"]

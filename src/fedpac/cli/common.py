@@ -77,7 +77,7 @@ class ProgressBar:
         left = _clock(each * (self.rounds - report.round))
         headline = HEADLINES[report.metric]
         means = {which: _mean(report.accuracies(which)) for which in BOTH if report.accuracies(which)}
-        spent = "" if report.epsilon is None else f"epsilon {report.epsilon:.2f}  "
+        spent = f"{report.spent}  " if report.spent else ""
         if report.failed:
             self.failure = f"round {report.round}: {report.failed[-1].reason}"
         if self.bar is not None:

@@ -111,6 +111,16 @@ def bounded(alpha: Tensor, most: float) -> Tensor:
     return cut + torch.diag(1 - cut.sum(1))
 
 
+def only_from(near: Sequence[int], alpha: Tensor) -> Tensor:
+    """Nobody else's row has a weight for a client that is not near; what is cut off goes to whose row it is."""
+    if len(near) == len(alpha):
+        return alpha
+    cut = torch.zeros_like(alpha)
+    cut[:, near] = alpha[:, near]
+    cut.fill_diagonal_(0.0)
+    return cut + torch.diag(1 - cut.sum(1))
+
+
 def quadratic_form(statistics: Sequence[FeatureStatistics]) -> tuple[Array, Array]:
     """Q and C such that R_i(α) = α'Q α - 2 C[i]'α + a constant, on the simplex.
 

@@ -110,8 +110,8 @@ def _teller(rounds: int, say: Say) -> Callable[[RoundReport], None]:
             for which in ("received", "personal")
             if (values := report.accuracies(which))
         ]
-        if report.epsilon is not None:
-            means.append(f"epsilon {report.epsilon:.2f}")
+        if report.spent:
+            means.append(report.spent)
         failed = {f"without {failure.reason}": None for failure in report.failed}
         say("; ".join(["  ".join([f"round {report.round}/{rounds}", *means, f"{report.seconds:.2f} s"]), *failed]))
 

@@ -18,7 +18,7 @@ from fedpac.collaboration.centroids import (
     shares_of_sums,
 )
 from fedpac.collaboration.statistics import FeatureStatistics, feature_statistics
-from fedpac.collaboration.weights import Covariance, bounded, combination_weights, newcomer_weights
+from fedpac.collaboration.weights import Covariance, bounded, combination_weights, newcomer_weights, only_from
 from fedpac.errors import ConfigError, RunError
 from fedpac.message import Message, Weights
 from fedpac.methods.base import Newcomer, centroids_like
@@ -26,6 +26,7 @@ from fedpac.methods.fedrep import FedRep
 from fedpac.models import section
 from fedpac.mods.dp import Kind
 from fedpac.replies import HUGE, SAMPLES, Description, TensorLike, class_counts, class_means, like
+from fedpac.robust import near_others
 from fedpac.server import Server
 from fedpac.training import Loss, aligned_cross_entropy, cross_entropy
 from fedpac.weights import average_of, combined, weighted_sum
@@ -139,12 +140,13 @@ class FedPAC(FedRep):
         self.merge_centroids(server, replies)
         ids, heads = list(replies), {i: up.weights("head") for i, up in replies.items()}
         rows: list[tuple[int, int, float]] = []
-        for i, alpha in zip(ids, self.weights(replies), strict=True):
+        near = near_others([up.weights("w") for up in replies.values()])
+        for i, alpha in zip(ids, only_from(near, self.weights(replies)), strict=True):
             used = {ids[j]: float(alpha[j]) for j in alpha.nonzero().flatten().tolist()}
             server.state[f"head.{i}"] = combined(i, heads, used)  # eq. (g_agg)
             rows += [(i, j, weight) for j, weight in used.items()]
         server.state["alpha"] = torch.tensor(rows, dtype=torch.float64)
-        self.remember(server, replies)
+        self.remember(server, {ids[j]: replies[ids[j]] for j in near})
 
     def merge_centroids(self, server: Server, replies: dict[int, Message]) -> None:
         """eq. (c). As sums, a class that nobody had in this round has none: its clients align with their own."""

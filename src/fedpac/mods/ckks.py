@@ -8,6 +8,7 @@ All sites share one secret key. A site that gives it to the server lets the serv
 that is shared out, so that only several sites together can decrypt, is what would prevent that.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -111,6 +112,7 @@ class Ckks(Mod):
     parts: tuple[str, ...]
     parameters: Parameters
     site: KeySource | None = field(default=None, repr=False)
+    secret_start: bool = False  # sites begin with the initial weights in an order that only they know
 
     def at_server(self, message: Message, context: Context) -> Way:
         answer = yield Message(**{name: _travelling(part) for name, part in message.items()})
@@ -150,8 +152,9 @@ class Ckks(Mod):
 
     @span("decryption")
     def _opened(self, name: str, part: Part, key: SiteKey) -> Part:
-        if not is_encrypted(part):
-            return part
+        if not is_encrypted(part):  # initial weights, or what is always readable
+            hidden = self.secret_start and name in self.parts
+            return shuffled(cast(Weights, part), key.secret) if hidden else part
         sealed = self._read(part, key.context)
         if sealed.key != key.name:
             raise MessageError(f"'{name}' was not encrypted with this site's key: all sites need the same one")
@@ -202,6 +205,22 @@ class Ckks(Mod):
             fresh and ciphertext.scale != self.parameters.scale
         ):
             raise ValueError(f"a ciphertext of scale {ciphertext.scale:g}, not {self.parameters.scale:g}")
+
+
+def shuffled(weights: Weights, secret: bytes) -> Weights:
+    """The same values in another order within each tensor, which follows from the secret on every machine.
+
+    Initial values are drawn independently, so that any order is as good a start as any other.
+    """
+
+    def order(name: str, count: int) -> Tensor:
+        keys = hashlib.shake_256(b"fedpac secret start" + secret + name.encode()).digest(8 * count)
+        return torch.from_numpy(np.frombuffer(keys, "<u8").argsort(kind="stable"))
+
+    return {
+        name: t.reshape(-1)[order(name, t.numel())].view(t.shape) if t.is_floating_point() else t
+        for name, t in weights.items()
+    }
 
 
 def is_encrypted(part: Part) -> bool:

@@ -193,6 +193,12 @@ class Dp(Mod):
             return None
         return f"another round would spend more than privacy.budget = {self.budget:g}"
 
+    @property
+    def promise(self) -> str:
+        """What epsilon means here, in a few words for every round; `guarantee` has the whole."""
+        where = {"server": "central", "clients together": "distributed", "each client": "local"}[self.adder]
+        return f"delta {self.delta:g}, {where}, per client"
+
     def guarantee(self) -> str:
         """What epsilon means here; it is shown wherever epsilon is."""
         against = {
