@@ -4,10 +4,12 @@ A set is looked for under `<data_dir>/<name>/`; what is not there is downloaded.
 beside its files, which are then memory-mapped: a second start takes milliseconds, and processes share the pages.
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -111,17 +113,36 @@ def _cached(entry: Published, folder: Path) -> tuple[Arrays, str]:
     home = homes / f"v{CACHE_VERSION}-{_fingerprint(sources)}"
     try:
         arrays = _open(home, entry)
-    except Exception:  # there is none, or a damaged one (NumPy has no list of what it raises then)
-        shutil.rmtree(home, ignore_errors=True)
-        arrays = entry.decode(contents(sources, entry.most_bytes))
-        _check(arrays, entry, folder)
-        try:
-            _save(arrays, home)
-        except OSError as error:
-            size = sum(array.nbytes for array in arrays.values()) // 1_000_000
-            raise DataError(f"{homes}: {size} MB of decoded images could not be written ({error}).") from error
-        arrays = _open(home, entry)
+    except Exception:  # there are none, or damaged ones (NumPy has no list of what it raises then)
+        with _alone(folder):  # else one would remove as damaged what another is writing
+            arrays = _decoded(entry, sources, folder, home)
     return arrays, _altered(entry, sources, home / "altered.txt")
+
+
+def _decoded(entry: Published, sources: list[Path], folder: Path, home: Path) -> Arrays:
+    with suppress(Exception):  # another process has done it by now
+        return _open(home, entry)
+    shutil.rmtree(home, ignore_errors=True)
+    arrays = entry.decode(contents(sources, entry.most_bytes))
+    _check(arrays, entry, folder)
+    try:
+        _save(arrays, home)
+    except OSError as error:
+        size = sum(array.nbytes for array in arrays.values()) // 1_000_000
+        raise DataError(f"{home.parent}: {size} MB of decoded images could not be written ({error}).") from error
+    return _open(home, entry)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process or thread at a time. On a disk without locks all may write, and the first one's arrays stay."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def _altered(entry: Published, sources: list[Path], memory: Path) -> str:
