@@ -1,6 +1,6 @@
 """FedALA (Zhang et al., AAAI 2023): adaptive local aggregation."""
 
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias, cast
 
 import torch
 from pydantic import Field
@@ -10,7 +10,7 @@ from fedpac.client import Client
 from fedpac.message import Message, Weights
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import trainable
-from fedpac.training import shuffled_batches, train
+from fedpac.training import features, shuffled_batches, train
 
 Mask: TypeAlias = Weights  # W, one number in [0, 1] for each weight of the top layers
 
@@ -65,13 +65,16 @@ class FedALA(FedAvg):
                 for name in top:
                     parameters[name].copy_(own[name] + gap[name] * mask[name])
 
+        x, y = client.train_set
+        network: nn.Module = model
+        if all(name.startswith("head.") for name in top):  # the body below stays the global one: one look is enough
+            x, network = features(client, w), cast(nn.Module, model.head)
         place()
         losses: list[Tensor] = []
-        x, y = client.train_set
         for _ in range(1 if known else self.most_epochs):
             loss = x.new_zeros((), dtype=client.task.dtype)
             for index in self.batches(client, len(losses)):
-                loss = client.criterion(model(x[index]), y[index])
+                loss = client.criterion(network(x[index]), y[index])
                 slopes = torch.autograd.grad(loss, tuned)
                 mask = {
                     name: (mask[name] - self.eta * slope * gap[name]).clamp(0, 1)

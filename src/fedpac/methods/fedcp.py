@@ -103,7 +103,7 @@ def discrepancy(a: Tensor, b: Tensor) -> Tensor:
     """MMD^2 of two samples of equal size: how far apart the distributions are that they come from."""
 
     def similarity(one: Tensor, other: Tensor) -> Tensor:
-        distance = (one[:, None] - other[None]).square().sum(2)
+        distance = one.square().sum(1)[:, None] + other.square().sum(1) - 2 * one @ other.T
         return torch.stack([torch.exp(-0.5 * distance / width) for width in BANDWIDTHS]).sum(0).mean()
 
     return similarity(a, a) + similarity(b, b) - 2 * similarity(a, b)

@@ -35,7 +35,7 @@ class FedDBE(FedAvg):
     title: ClassVar[str] = "FedDBE"
     family: ClassVar[str] = "decoupling"
 
-    kappa: Annotated[float, Field(ge=0, le=1e6, description="strength of the pull towards the common mean")] = 50.0
+    kappa: Annotated[float, Field(ge=0, le=1e6, description="strength of the pull towards the common mean")] = 5.0
     momentum: Annotated[float, Field(gt=0, le=1, description="weight of the batch in the running mean")] = 1.0
 
     def send(self, server: Server, client: int) -> Message:
