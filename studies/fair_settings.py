@@ -2,21 +2,22 @@
 
     python -m studies.fair_settings results/fair-settings.csv runs/fair [METHOD ...]
 
-Each trial: Fashion-MNIST, 20 clients, 30 rounds, a fifth of every client's training data held out, seed 10, which no table
-reports. A row has the accuracy on those held-out data of the model that the method reports, the mean over clients. All
-else is as the method's authors have it. Started again, it goes on with the rows that are missing.
+Each trial: Fashion-MNIST, 20 clients, 30 rounds, a fifth of every client's training data held out, seed 10, which no
+table reports. A row has the accuracy on those held-out data of the model that the method reports, the mean over
+clients. All else is as the method's authors have it. Started again, it goes on with the rows that are missing.
 """
 
 import sys
 from pathlib import Path
 from typing import Any
 
+from studies.rows import fill
+
 from fedpac.config import make_config
 from fedpac.errors import TrainingError
 from fedpac.methods import find_method
 from fedpac.runs.execute import advance
 from fedpac.runs.folder import RunStore
-from studies.rows import fill
 
 SEED, ROUNDS, RATE = 10, 30, 0.01
 METHODS = (
