@@ -104,10 +104,10 @@ def flatten(weights: Weights, model: nn.Module, part: Section = "all") -> Tensor
     return torch.cat([weights[name].reshape(-1) for name, _ in trainable(model, part)])
 
 
-def unflatten(vector: Tensor, weights: Weights, model: nn.Module) -> Weights:
+def unflatten(vector: Tensor, weights: Weights, model: nn.Module, part: Section = "all") -> Weights:
     """`weights` with what flatten() takes of them from the vector. Buffers and frozen parameters stay as they are."""
     result, at = dict(weights), 0
-    for name, p in trainable(model):
+    for name, p in trainable(model, part):
         result[name] = vector[at : at + p.numel()].view_as(p).clone()
         at += p.numel()
     return result
@@ -120,6 +120,22 @@ def proximal(strength: float, anchor: Tensor) -> Correction:
         gradient.add_(parameters, alpha=strength).sub_(anchor, alpha=strength)
 
     return correct
+
+
+class controlled:  # noqa: N801  (used like a function)
+    """Adds c - c_i to every gradient (SCAFFOLD); `mean` is that of the gradients before it: the next c_i."""
+
+    def __init__(self, shift: Tensor) -> None:
+        self.shift, self.total, self.steps = shift, torch.zeros_like(shift), 0
+
+    def __call__(self, parameters: Tensor, gradient: Tensor) -> None:
+        self.total.add_(gradient)
+        self.steps += 1
+        gradient.add_(self.shift)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.total / max(1, self.steps)
 
 
 # --- the loop ----------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "pfedhn": [{"steps": "mean", "lr": 0.1}],
     "per-fedavg": [{"first_order": False}],
     "fedccfa": [{"begin": 2}],
+    "fedpac-plus": [{"control": False}],
 }
 CASES = [(name, settings) for name in list_methods() for settings in [{}, *VARIANTS.get(name, [])]]
 every_method = pytest.mark.parametrize(
@@ -63,7 +64,8 @@ SUMS = {
     ),
     **dict.fromkeys(["fedem", "fedem-ft"], ("w0", "w1", "w2")),
     "fedccfa": ("w",),
-    **dict.fromkeys(["fedpac", "fedpac-plus"], ("w", "head")),
+    "fedpac": ("w", "head"),
+    "fedpac-plus": ("w", "head", "c"),
     "pfedfda": ("w", "gaussian"),
 }  # fmt: skip
 

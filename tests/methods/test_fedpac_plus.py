@@ -1,17 +1,18 @@
-"""FedPAC+ against FedPAC: each of its three changes alone, and none of them."""
+"""FedPAC+ against FedPAC: each of its four changes alone, and none of them."""
 
 import pytest
 import torch
 
 from fedpac.config import make_config
 from fedpac.engines import SerialEngine
+from fedpac.errors import ConfigError
 from fedpac.federation import Federation
 from fedpac.methods.fedpac import FedPAC
 from fedpac.methods.fedpac_plus import FedPACPlus
 from fedpac.optimizers import Optimizer
 from helpers import Finished, assert_close, assert_equal, run_federation, tiny_data, tiny_images, tiny_task, visit
 
-OFF = {"momentum": 0.0, "rate": 1.0, "augmented": False}
+OFF = {"momentum": 0.0, "rate": 1.0, "control": False, "augmented": False}
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])
@@ -48,6 +49,70 @@ def test_the_rate_is_of_the_body_alone():
     twice = FedPAC().local(visit(fast, data, 1, 3), down)  # the head has a rate of its own
     assert_equal(ours.weights("w"), twice.weights("w"))
     assert_equal(ours.weights("head"), twice.weights("head"))
+
+
+def flat(weights):
+    return torch.cat([tensor.reshape(-1) for tensor in weights.values()])
+
+
+def body_of(message):
+    return flat({name: tensor for name, tensor in message.weights("w").items() if name.startswith("body.")})
+
+
+def test_control_variates_are_scaffolds_option_two():
+    """With plain SGD, c_i' = c_i - c + (theta - theta_i) / (K lr), and every step follows g - c_i + c."""
+    data, method = tiny_data(), FedPACPlus(**{**OFF, "control": True})
+    one = run_federation(method, data=data, rounds=1, momentum=0.0, weight_decay=0.0)
+    for i in range(len(data)):
+        client, down = visit(one.task, data, i, 2), method.send(one.server, i)
+        c, own = flat(down.weights("c")), one.states[i]["c"]
+        client.state["c"] = own
+        up = method.local(client, down)
+        steps = one.task.recipe.epochs * -(-len(data[i].train) // one.task.recipe.batch)
+        option_two = own - c + (body_of(down) - body_of(up)) / (steps * one.task.recipe.lr)
+        torch.testing.assert_close(client.state["c"], option_two, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(flat(up.weights("c")), c + client.state["c"] - own)
+        moved = FedPAC().local(visit(one.task, data, i, 2), down, lambda w, g, by=c - own: g.add_(by))
+        assert_equal(up.weights("w"), moved.weights("w"))
+        assert_equal(up.weights("head"), moved.weights("head"))
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_c_is_the_mean_of_all_c_i_by_their_samples(rounds):
+    data = tiny_data()
+    done = run_federation(FedPACPlus(**{**OFF, "control": True}), data=data, rounds=rounds)
+    n = torch.tensor([len(client.train) for client in data], dtype=torch.float64)
+    mean = sum(n[i] / n.sum() * done.states[i]["c"].double() for i in range(len(data)))
+    torch.testing.assert_close(flat(done.server.weights("c")).double(), mean, rtol=1e-4, atol=1e-6)
+
+
+def test_the_first_round_of_control_variates_is_fedpacs_and_the_second_is_not():
+    for rounds in (1, 2):
+        one, other = (
+            run_federation(m, rounds=rounds).server.weights("w")
+            for m in (FedPACPlus(**{**OFF, "control": True}), FedPAC())
+        )
+        if rounds == 1:
+            assert_equal(one, other)
+        else:
+            assert not torch.allclose(one["body.0.weight"], other["body.0.weight"], atol=1e-4)
+
+
+def test_half_of_the_clients_move_c_half_the_way():
+    data, method = tiny_data(), FedPACPlus(**{**OFF, "control": True})
+    done = run_federation(method, data=data, rounds=1, participation=0.5)
+    (report,) = done.reports
+    total = sum(len(data[i].train) for i in report.chosen)
+    mean = sum(len(data[i].train) / total * done.states[i]["c"] for i in report.chosen)
+    torch.testing.assert_close(
+        flat(done.server.weights("c")), len(report.chosen) / len(data) * mean, rtol=1e-4, atol=1e-6
+    )
+
+
+def test_differential_privacy_asks_for_no_control_variates():
+    with pytest.raises(ConfigError, match=r"control = false"):
+        FedPACPlus(summed_centroids=True).protects()
+    assert FedPACPlus(summed_centroids=True, control=False).protects() == FedPAC(summed_centroids=True).protects()
 
 
 def test_statistics_are_of_augmented_images_where_there_are_any():

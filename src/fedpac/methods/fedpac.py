@@ -28,7 +28,7 @@ from fedpac.mods.dp import Kind
 from fedpac.replies import HUGE, SAMPLES, Description, TensorLike, class_counts, class_means, like
 from fedpac.robust import near_others
 from fedpac.server import Server
-from fedpac.training import Loss, aligned_cross_entropy, cross_entropy
+from fedpac.training import Correction, Loss, aligned_cross_entropy, cross_entropy
 from fedpac.weights import average_of, combined, weighted_sum
 
 
@@ -77,11 +77,11 @@ class FedPAC(FedRep):
     def assemble(self, client: Client, down: Message) -> Weights:
         return {**down.weights("w"), **down.weights("head")}
 
-    def local(self, client: Client, down: Message) -> Message:
+    def local(self, client: Client, down: Message, correction: Correction | None = None) -> Message:
         w = self.assemble(client, down)
         z = self.look(client, w, "head")
         statistics = {"statistics": self.statistics(client, z)} if self.sends_statistics else {}
-        w = self.head_then_body(client, w, z, self.body_loss(client, down, z))
+        w = self.head_then_body(client, w, z, self.body_loss(client, down, z), correction)
         centroids = local_centroids(self.look(client, w, "centroids"), client.train_set[1], client.classes)
         return Message(
             w=section(w, "body"),

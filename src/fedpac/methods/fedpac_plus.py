@@ -1,24 +1,36 @@
 """FedPAC+: FedPAC in half the rounds."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
+import torch
 from pydantic import Field
 
 from fedpac.client import Client
+from fedpac.errors import ConfigError
+from fedpac.message import Message
 from fedpac.methods.fedpac import FedPAC
+from fedpac.models import trainable
+from fedpac.mods.dp import Kind
 from fedpac.optimizers import Optimizer
+from fedpac.replies import Description, tensor_like
+from fedpac.server import Server
+from fedpac.training import Correction, controlled, flatten, unflatten
+from fedpac.weights import average_of, weighted_sum
 
 
 class FedPACPlus(FedPAC):
-    """FedPAC with larger steps of the shared body, and statistics of the images that the body is trained on.
+    """FedPAC with larger steps of the shared body, without the clients' drift, and statistics of what it trains on.
 
     server:  v <- momentum v + (sum_i n_i/n theta_i - theta)      theta <- theta + v       in place of eq. (f_agg)
     client:  the body trains at `rate` times the recipe's learning rate
+             g <- g - c_i + c in its every step; c_i <- the mean of these gradients before, c <- that of all c_i
              mu_i, V_i, c_i and the head see augmented images, where training does
 
     Averaging m clients divides the noise of their steps by m, so the body bears larger ones, and directions that rounds
-    agree on add up. Features of images that the body knows by heart are too tidy to fit a head on. With momentum = 0,
-    rate = 1 and augmented = false it is FedPAC, bit for bit. A `server.optimizer` takes the place of the momentum.
+    agree on add up. Control variates (SCAFFOLD) take out what pulls a body towards its own client's classes. Features
+    of images that the body knows by heart are too tidy to fit a head on. With momentum = 0, rate = 1, control = false
+    and augmented = false it is FedPAC, bit for bit. A `server.optimizer` takes the place of the momentum.
     """
 
     name: ClassVar[str] = "fedpac-plus"
@@ -28,6 +40,7 @@ class FedPACPlus(FedPAC):
     rate: Annotated[
         float, Field(gt=0, le=100, description="learning rate of the body, as a multiple of training.lr")
     ] = 2.0
+    control: Annotated[bool, Field(description="control variates against the drift of the body")] = True
     augmented: Annotated[bool, Field(description="statistics, head and centroids from augmented images")] = True
 
     def optimizer(self) -> Optimizer | None:
@@ -35,3 +48,55 @@ class FedPACPlus(FedPAC):
 
     def body_lr(self, client: Client) -> float:
         return self.rate * client.recipe.lr
+
+    def setup(self, server: Server) -> None:
+        super().setup(server)
+        if self.control and (names := self.controlled(server)):
+            server.state["c"] = {name: torch.zeros_like(server.task.initial[name]) for name in names}
+
+    @staticmethod
+    def controlled(server: Server) -> list[str]:
+        return [name for name, _ in trainable(server.task.model, "body")]
+
+    def send(self, server: Server, client: int) -> Message:
+        down = super().send(server, client)
+        return Message(**down, c=server.state["c"]) if "c" in server.state else down
+
+    def local(self, client: Client, down: Message, correction: Correction | None = None) -> Message:
+        if "c" not in down:
+            return super().local(client, down, correction)
+        sent = down.weights("c")
+        c = flatten(sent, client.model, "body")
+        own = client.tensor("c", torch.zeros_like(c))
+        drift = controlled(c - own)
+        up = super().local(client, down, drift)
+        client.state["c"] = drift.mean
+        return Message(**up, c=unflatten(c + drift.mean - own, sent, client.model, "body"))
+
+    def merge(self, server: Server, replies: dict[int, Message]) -> None:
+        super().merge(server, replies)
+        if "c" in server.state:  # who was not there keeps its c_i
+            share = len(replies) / server.task.clients
+            server.state["c"] = weighted_sum([server.weights("c"), average_of(replies, "c")], [1 - share, share])
+
+    def grow(self, server: Server, before: int) -> None:
+        super().grow(server, before)
+        if "c" in server.state:  # a mean: those who came have zeros
+            server.state["c"] = weighted_sum([server.weights("c")], [before / server.task.clients])
+
+    def replies(self, server: Server, client: int, down: Message) -> Description:
+        described = super().replies(server, client, down)
+        if "c" not in server.state:
+            return described
+        return {**described, "c": {name: tensor_like(server.task.initial[name]) for name in self.controlled(server)}}
+
+    def sums(self) -> tuple[str, ...]:
+        return (*super().sums(), "c") if self.control else super().sums()
+
+    def protects(self) -> Mapping[str, Kind]:
+        if self.control:
+            raise ConfigError(
+                f"method {self.name}: differential privacy needs method.control = false; the noise on control variates "
+                "would enter every step"
+            )
+        return super().protects()

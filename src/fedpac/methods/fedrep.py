@@ -9,7 +9,7 @@ from fedpac.client import Client
 from fedpac.message import Message, Weights
 from fedpac.methods.fedavg import FedAvg
 from fedpac.models import Section
-from fedpac.training import Loss, cross_entropy, features, head_cross_entropy, train
+from fedpac.training import Correction, Loss, cross_entropy, features, head_cross_entropy, train
 
 
 class FedRep(FedAvg):
@@ -39,14 +39,18 @@ class FedRep(FedAvg):
         """The features; `purpose` names the random stream of the crops, if there are any."""
         return features(client, w, augmented=purpose if self.augmented else None)
 
-    def head_then_body(self, client: Client, w: Weights, z: Tensor, body_loss: Loss) -> Weights:
+    def head_then_body(
+        self, client: Client, w: Weights, z: Tensor, body_loss: Loss, correction: Correction | None = None
+    ) -> Weights:
         """The body is fixed while the head trains, so its features `z` are computed once."""
         w = train(
             client, w, part="head", loss=head_cross_entropy, inputs=z,
             epochs=self.head_epochs, lr=self.head_lr, purpose="head",
         )  # fmt: skip
-        lr = self.body_lr(client)
-        return train(client, w, part="body", loss=body_loss, epochs=self.body_epochs, lr=lr, purpose="body")
+        return train(
+            client, w, part="body", loss=body_loss, correction=correction,
+            epochs=self.body_epochs, lr=self.body_lr(client), purpose="body",
+        )  # fmt: skip
 
     def body_lr(self, client: Client) -> float:
         return client.recipe.lr

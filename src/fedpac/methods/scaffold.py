@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from fedpac.client import Client
 from fedpac.message import Message
@@ -14,7 +13,7 @@ from fedpac.models import trainable
 from fedpac.mods.dp import Kind
 from fedpac.replies import Description, like, norm, tensor_like
 from fedpac.server import Server
-from fedpac.training import flatten, train
+from fedpac.training import controlled, flatten, train
 from fedpac.weights import average
 
 
@@ -45,18 +44,10 @@ class Scaffold(FedAvg):
     def local(self, client: Client, down: Message) -> Message:
         c = down.tensor("c")
         own = client.tensor("c", torch.zeros_like(c))
-        shift, total, steps = c - own, torch.zeros_like(c), 0
-
-        def correct(parameters: Tensor, gradient: Tensor) -> None:
-            nonlocal steps
-            total.add_(gradient)
-            steps += 1
-            gradient.add_(shift)
-
-        w = train(client, down.weights("w"), correction=correct)
-        mean = total / steps
-        client.state["c"] = mean
-        return Message(w=w, dc=mean - own)
+        drift = controlled(c - own)
+        w = train(client, down.weights("w"), correction=drift)
+        client.state["c"] = drift.mean
+        return Message(w=w, dc=drift.mean - own)
 
     def grow(self, server: Server, before: int) -> None:
         server.state["c"] = server.tensor("c") * (before / server.task.clients)  # a mean: those who came have zeros
