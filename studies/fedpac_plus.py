@@ -2,42 +2,97 @@
 
     python studies/fedpac_plus.py runs/trials > results/fedpac-plus-trials.csv
 
-Runs what is missing of the trials below into that folder (CIFAR-10, 20 clients, about four seconds a round), and prints
-the accuracy of the received models, the mean over clients.
+Runs what is missing of the trials below into that folder (CIFAR-10, 20 clients, four to eight seconds a round), and
+prints the accuracy of the received models, the mean over clients.
 """
 
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import Field
 
 from fedpac.client import Client
 from fedpac.config import make_config
+from fedpac.errors import TrainingError
 from fedpac.message import Message, Weights
 from fedpac.methods.fedpac import FedPAC
+from fedpac.methods.fedpac_plus import FedPACPlus
 from fedpac.provenance import provenance
 from fedpac.runs.execute import advance
 from fedpac.runs.read import read_run
 from fedpac.server import Server
+from fedpac.training import Correction, controlled, flatten, steps_per_epoch
 
-SEED, ROUNDS = 10, 60
-TRIALS: dict[str, tuple[str, dict[str, Any]]] = {
-    "momentum": ("server momentum 0.5 of the body", {"method": {"beta": 0.5}}),
-    "momentum, prior apart": (
+SEED = 10
+SWITCHES, GUESSED, PLUS = "fedpac_plus:Switches", "fedpac_plus:Guessed", "fedpac-plus"
+
+
+class Trial(NamedTuple):
+    name: str
+    change: str
+    method: dict[str, Any]
+    training: Mapping[str, Any] = MappingProxyType({})
+    rounds: int = 60
+    samples: int = 600
+    test_samples: int = 300
+
+
+TRIALS = [
+    Trial("momentum", "server momentum 0.5 of the body", {"name": SWITCHES, "beta": 0.5}),
+    Trial(
+        "momentum, prior apart",
         "and heads without their client's class frequencies, each row averaged over all clients by class counts",
-        {"method": {"beta": 0.5, "prior": True}},
+        {"name": SWITCHES, "beta": 0.5, "prior": True},
     ),
-    "momentum, rate": ("and twice the body's learning rate", {"method": {"beta": 0.5}, "training": {"lr": 0.04}}),
-    "momentum, rate, decay": (
+    Trial("momentum, rate", "and twice the body's learning rate", {"name": SWITCHES, "beta": 0.5}, {"lr": 0.04}),
+    Trial(
+        "momentum, rate, decay",
         "and augmented statistics, and ten times the weight decay",
-        {"method": {"beta": 0.5, "augmented": True}, "training": {"lr": 0.04, "weight_decay": 0.005}},
+        {"name": SWITCHES, "beta": 0.5, "augmented": True},
+        {"lr": 0.04, "weight_decay": 0.005},
     ),
-}
+    *(
+        Trial(
+            f"{'control' if control else 'no control'}, {samples} samples",
+            "and control variates of the body" if control else "momentum, rate and augmented statistics",
+            {"name": PLUS, "control": control}, {}, 100, samples, 900,
+        )
+        for samples in (200, 600) for control in (False, True)
+    ),
+    Trial(
+        "guessed control, 200 samples",
+        "and control variates that clients guess from the bodies they receive, without a byte more",
+        {"name": GUESSED, "control": False}, {}, 100, 200, 900,
+    ),
+]  # fmt: skip
 
 
-class Trial(FedPAC):
+class Guessed(FedPACPlus):
+    """c is what the body moved by since the client's last visit, less the momentum, divided by the length of a step."""
+
+    name: ClassVar[str] = "guessed"
+    title: ClassVar[str] = "Guessed"
+
+    def local(self, client: Client, down: Message, correction: Correction | None = None) -> Message:
+        recipe, now = client.recipe, flatten(down.weights("w"), client.model, "body")
+        steps, b = recipe.epochs * steps_per_epoch(client.n, recipe.batch), recipe.momentum
+        reach = self.body_lr(client) * sum((1 - b**k) / (1 - b) for k in range(1, steps + 1))
+        drift = controlled(torch.zeros_like(now))
+        if "then" in client.state:
+            then, absent = client.tensor("then"), client.round - int(client.tensor("when"))
+            c = (1 - self.momentum) * (then - now) / (absent * reach) - recipe.weight_decay * then
+            drift = controlled(c - client.tensor("c"))
+        up = super().local(client, down, drift)
+        client.state.update(then=now, c=drift.mean, when=torch.tensor(client.round))
+        return up
+
+
+class Switches(FedPAC):
     """FedPAC with switches."""
 
     name: ClassVar[str] = "trial"
@@ -57,8 +112,8 @@ class Trial(FedPAC):
     def assemble(self, client: Client, down: Message) -> Weights:
         return {**down.weights("w"), **self.shifted(client, down.weights("head"), 1)}
 
-    def local(self, client: Client, down: Message) -> Message:
-        up = super().local(client, down)
+    def local(self, client: Client, down: Message, correction: Correction | None = None) -> Message:
+        up = super().local(client, down, correction)
         return Message(**{**up, "head": self.shifted(client, up.weights("head"), -1)})
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
@@ -77,20 +132,21 @@ class Trial(FedPAC):
             server.state.update({f"head.{i}": mean for i in replies})
 
 
-def accuracies(folder: Path, settings: dict[str, Any]) -> dict[int, float]:
-    method = {"name": "fedpac_plus:Trial", **settings.get("method", {})}
+def accuracies(folder: Path, trial: Trial) -> dict[int, float]:
+    """Until the last round, or until training diverges."""
     run = {"seed": SEED, "rounds": 400, "evaluate_every": 10, "personal_every": 0, "engine": "serial"}
-    data = {"dataset": "cifar10", "clients": 20}
-    config = make_config({"method": method, "data": data, "run": run, "training": settings.get("training", {})})
-    advance(config, folder, callbacks=[lambda report: report.round >= ROUNDS])
+    data = {"dataset": "cifar10", "clients": 20, "samples": trial.samples, "test_samples": trial.test_samples}
+    config = make_config({"method": trial.method, "data": data, "run": run, "training": dict(trial.training)})
+    with suppress(TrainingError):
+        advance(config, folder, callbacks=[lambda report: report.round >= trial.rounds])
     found = read_run(folder).accuracy["received"]
-    return {t: float(100 * scores.mean()) for t, scores in found.items() if t <= ROUNDS}
+    return {t: float(100 * scores.mean()) for t, scores in found.items() if t <= trial.rounds}
 
 
 if __name__ == "__main__":
     origin = provenance()
     print(f"# {origin['command']}; commit {origin['commit']}; seed {SEED}; torch {origin['versions']['torch']}")
     print("trial,change,round,received")
-    for name, (what, settings) in TRIALS.items():
-        for t, mean in accuracies(Path(sys.argv[1]) / name.replace(", ", "-").replace(" ", "-"), settings).items():
-            print(f'"{name}","{what}",{t},{mean:.2f}', flush=True)
+    for trial in TRIALS:
+        for t, mean in accuracies(Path(sys.argv[1]) / trial.name.replace(", ", "-").replace(" ", "-"), trial).items():
+            print(f'"{trial.name}","{trial.change}",{t},{mean:.2f}', flush=True)

@@ -65,7 +65,6 @@ SUMS = {
     **dict.fromkeys(["fedem", "fedem-ft"], ("w0", "w1", "w2")),
     "fedccfa": ("w",),
     "fedpac": ("w", "head"),
-    "fedpac-plus": ("w", "head", "c"),
     "pfedfda": ("w", "gaussian"),
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ def test_every_table_and_figure_of_the_paper_is_there():
     assert set(shipped()) == {
         "all-methods", "table1", "ablation", "concept-shift", "global-models", "fedproto", "imbalanced", "pathological",
         "dirichlet", "scarce", "feature-skew", "heterogeneity", "data-size", "local-epochs", "curves", "weights",
-        "choices", "starts", "beyond",
+        "choices", "starts", "beyond", "fair",
     }  # fmt: skip
     papers = {name: sum(len(s.paper) for s in e.settings.values()) for name, e in shipped().items()}
     assert papers["table1"] == 15 * 8

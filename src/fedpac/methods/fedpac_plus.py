@@ -91,7 +91,7 @@ class FedPACPlus(FedPAC):
         return {**described, "c": {name: tensor_like(server.task.initial[name]) for name in self.controlled(server)}}
 
     def sums(self) -> tuple[str, ...]:
-        return (*super().sums(), "c") if self.control else super().sums()
+        return () if self.control else super().sums()  # c is carried on for rounds: more products than a cipher bears
 
     def protects(self) -> Mapping[str, Kind]:
         if self.control:
