@@ -1,0 +1,196 @@
+"""Fills the tables of docs/beyond.md from the runs under results/, and draws docs/img/fedpac-plus.svg and .png.
+
+python -m studies.beyond_page [FOLDER]       another folder for the figure
+
+A difference is the mean over clients, who have the same test data in both runs, and over the seeds that both have; its
+standard error is over clients, and the seeds count as independent.
+"""
+
+import csv
+import re
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedpac.methods.base import Which
+from fedpac.report.style import COLOURS, MARKERS, write_figure
+from fedpac.runs.read import RunData, read_run
+from fedpac.tables.spec import shipped
+
+ROOT = Path(__file__).parent.parent
+PAGE, RESULTS = ROOT / "docs" / "beyond.md", ROOT / "results"
+MARKS = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PLUS, PLAIN, LAST = "fedpac-plus", "fedpac", 200
+SETTINGS = {
+    "cifar10-20": "CIFAR-10",
+    "fashion-mnist-20": "Fashion-MNIST",
+    "fashion-mnist-20-n100": "Fashion-MNIST, 100 samples a client",
+}
+SHOWN = (30, 60, 100, 150, LAST)
+PARTS = {
+    "fedpac": "FedPAC",
+    "fedpac-momentum": "server momentum alone",
+    "fedpac-rate": "twice the body's rate alone",
+    "fedpac-control": "control variates alone",
+    "fedpac-plus-uncontrolled": "all but control variates",
+    "fedpac-plus": "all: FedPAC+",
+}
+
+
+# --- what was measured --------------------------------------------------------------------------------------------
+
+
+@cache
+def runs(setting: str, row: str) -> dict[int, RunData]:
+    """By seed."""
+    found = sorted((RESULTS / setting).glob(f"{row}-seed*"))
+    return {int(folder.name.rpartition("-seed")[2]): read_run(folder) for folder in found}
+
+
+def gap(
+    setting: str, row: str, at: int, other: str, then: int, which: Which = "received", its: Which = "received"
+) -> tuple[float, float, int] | None:
+    """How many points the row in round `at` is ahead of the other in round `then`; its standard error; seeds."""
+    ours, theirs = runs(setting, row), runs(setting, other)
+    pairs = [
+        100 * (ours[seed].accuracy[which][at] - theirs[seed].accuracy[its][then])
+        for seed in ours.keys() & theirs.keys()
+        if at in ours[seed].accuracy[which] and then in theirs[seed].accuracy[its]
+    ]
+    if not pairs:
+        return None
+    errors = [pair.std(ddof=1) / np.sqrt(len(pair)) for pair in pairs]
+    return float(np.mean(pairs)), float(np.linalg.norm(errors) / len(errors)), len(pairs)
+
+
+def means(setting: str, row: str, at: int, which: Which = "received") -> list[float]:
+    """Of each seed that has come so far."""
+    found = (run.accuracy[which] for run in runs(setting, row).values())
+    return [float(100 * scores[at].mean()) for scores in found if at in scores]
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+def signed(found: tuple[float, float, int] | None) -> str:
+    return "–" if found is None else f"{found[0]:+.2f} ± {found[1]:.2f}"
+
+
+def written(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join([f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows)])
+
+
+def spread(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.2f}" + (f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else "")
+
+
+def progress() -> str:
+    """FedPAC+ and FedPAC, round by round."""
+    rows = []
+    for setting, title in SETTINGS.items():
+        for t in SHOWN:
+            ahead, final = gap(setting, PLUS, t, PLAIN, t), gap(setting, PLUS, t, PLAIN, LAST)
+            if ahead is not None:
+                values = means(setting, PLUS, t)
+                rows.append([title, str(len(values)), str(t), spread(values), signed(ahead), signed(final)])
+    columns = ["", "seeds", "round", "FedPAC+", "minus FedPAC in the same round", "minus FedPAC in round 200"]
+    return written(columns, rows)
+
+
+def parts() -> str:
+    """Each change alone, with 100 samples a client, and all but the last."""
+    setting = "fashion-mnist-20-n100"
+    rows = [
+        [title, *(f"{means(setting, row, t)[0]:.2f}" for t in (30, 100, LAST)), signed(_first(setting, row))]
+        for row, title in PARTS.items()
+        if runs(setting, row)
+    ]
+    return written(["", "round 30", "round 100", "round 200", "minus FedPAC, round 200"], rows)
+
+
+def _first(setting: str, row: str) -> tuple[float, float, int] | None:
+    """With seed 0 alone, which all of them have."""
+    if row == PLAIN:
+        return None
+    ours, theirs = (runs(setting, name)[0].accuracy["received"][LAST] for name in (row, PLAIN))
+    difference = 100 * (ours - theirs)
+    return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference))), 1
+
+
+def trials() -> str:
+    """What was tried on a seed that no table reports."""
+    lines = (RESULTS / "fedpac-plus-trials.csv").read_text().splitlines()
+    found: dict[tuple[str, str], dict[int, str]] = {}
+    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+        found.setdefault((row["trial"], row["change"]), {})[int(row["round"])] = row["received"]
+    rounds = (20, 40, 60, 80, 100)
+    rows = [[name, change, *(by.get(t, "") for t in rounds)] for (name, change), by in found.items()]
+    return written(["trial", "what it adds", *(f"round {t}" for t in rounds)], rows)
+
+
+def fair() -> str:
+    """The last round of every method that has come that far, best first; with which steps it did better is said."""
+    table = shipped()["fair"]
+    setting = "fashion-mnist-20-n100"
+    rows = []
+    for row in table.methods:
+        run, which = table.run_of(row), table.accuracy_of(row)
+        values = means(setting, run, LAST, which)
+        if values:
+            behind = None if row == PLUS else gap(setting, run, LAST, PLUS, LAST, which)
+            some = next(iter(runs(setting, run).values()))
+            traffic = (some.bytes_up + some.bytes_down) / some.last_round / 1e6
+            name = f"**{table.title_of(row)}**" if row in (PLUS, PLAIN) else table.title_of(row)
+            rows.append(
+                (np.mean(values), [name, which, str(len(values)), spread(values), signed(behind), f"{traffic:.0f}"])
+            )
+    rows.sort(key=lambda pair: -pair[0])
+    columns = ["method", "accuracy of", "seeds", "round 200", "minus FedPAC+", "MB a round"]
+    return written(columns, [row for _, row in rows])
+
+
+TABLES = {"progress": progress, "parts": parts, "trials": trials, "fair": fair}
+
+
+# --- the figure ---------------------------------------------------------------------------------------------------
+
+
+def curves() -> Figure:
+    """Both methods over rounds: the mean over seeds, and from the lowest to the highest seed."""
+    drawn, axes = plt.subplots(1, len(SETTINGS), figsize=(4.4 * len(SETTINGS), 3.6), squeeze=False)
+    for axis, (setting, title) in zip(axes[0], SETTINGS.items(), strict=True):
+        for row, name, colour, marker in zip((PLUS, PLAIN), ("FedPAC+", "FedPAC"), COLOURS, MARKERS, strict=False):
+            seeds = [run.accuracy["received"] for run in runs(setting, row).values()]
+            if not seeds:
+                continue
+            common = sorted(t for t in set.intersection(*map(set, seeds)) if t % 10 == 0)
+            values = np.array([[100 * scores[t].mean() for t in common] for scores in seeds])
+            axis.plot(
+                common, values.mean(0), color=colour, marker=marker, markevery=4, label=f"{name}, {len(seeds)} seeds"
+            )
+            axis.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+        level = means(setting, PLAIN, LAST)
+        axis.axhline(float(np.mean(level)), color="#7F7F7F", linestyle=":", linewidth=1.2)
+        axis.set(title=title, xlabel="round", ylim=(np.mean(level) - 8, np.mean(level) + 2.5), xlim=(0, LAST))
+        axis.legend(loc="lower right")
+    axes[0][0].set_ylabel("received accuracy (%)")
+    drawn.tight_layout()
+    return drawn
+
+
+def filled(page: str) -> str:
+    return MARKS.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", page)
+
+
+def main() -> None:
+    PAGE.write_text(filled(PAGE.read_text()))
+    write_figure(Path(sys.argv[1] if len(sys.argv) > 1 else PAGE.parent / "img") / "fedpac-plus", curves)
+
+
+if __name__ == "__main__":
+    main()
