@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 from benchmarks.pages import filled
+from studies import beyond_page
 
 from fedpac.methods import PAPER, find_method
 from fedpac.report.drawing import draw
@@ -165,6 +166,12 @@ def test_the_page_of_speed_is_what_was_measured() -> None:
     """`python -m benchmarks.pages` writes it again."""
     page = (ROOT / "docs" / "speed.md").read_text()
     assert filled(page) == page
+
+
+def test_the_page_beyond_the_paper_is_what_the_runs_give() -> None:
+    """`python -m studies.beyond_page` writes it again."""
+    page = (ROOT / "docs" / "beyond.md").read_text()
+    assert beyond_page.filled(page) == page
 
 
 def test_the_verdict_quotes_the_files() -> None:

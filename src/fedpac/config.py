@@ -244,7 +244,7 @@ class Config(BaseModel):
     def identity(self) -> dict[str, Any]:
         """All that a result depends on: not where it is computed, nor what is done about clients that fail.
 
-        A key that is younger than a run counts only where it is not at its default, so that old runs go on.
+        A key that is younger than a run counts only where it changes something, so that old runs go on.
         """
         values = self.model_dump(mode="json", exclude={"run": HOW})
         for name in ("wire", "server", "privacy", "hostile"):
@@ -262,10 +262,9 @@ class Config(BaseModel):
                 if getattr(section, key) == type(section).model_fields[key].default:
                     del values[name][key]
         method = find_method(self.method["name"])
-        fields = method.model_fields
         values["method"] = {
             key: value for key, value in values["method"].items()
-            if key not in method.younger or value != fields[key].default
+            if key not in method.younger or value != method.younger[key]
         }  # fmt: skip
         return values
 

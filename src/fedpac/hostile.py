@@ -25,6 +25,7 @@ from fedpac.randomness import numpy_stream
 
 TARGET = 0  # the label that a backdoor opens to
 SQUARE = 5  # pixels
+SHARED = ("w", "control")  # parts that are the same for all clients
 OWN = "liar's "  # in a hostile client's state: what it keeps to itself
 
 
@@ -69,7 +70,7 @@ class HostileConfig(BaseModel):
 class Lying(Mod):
     """Hostile clients' changes of whatever they received and send back are multiplied.
 
-    What the server makes for each client alone (all but the shared 'w') they train on as they left it: they are not so
+    What the server makes for each client alone (all that is not shared) they train on as they left it: they are not so
     foolish as to poison themselves.
     """
 
@@ -86,7 +87,7 @@ class Lying(Mod):
         used = Message(**{**message, **own})
         answer = yield used
         both = [name for name in answer if name in message and alike(message[name], answer[name])]
-        context.state.update({f"{OWN}{name}": answer[name] for name in both if name != "w"})
+        context.state.update({f"{OWN}{name}": answer[name] for name in both if name not in SHARED})
         return Message(**{**answer, **{name: self._changed(message, used, answer, name) for name in both}})
 
     def _changed(self, message: Message, used: Message, answer: Message, name: str) -> Part:

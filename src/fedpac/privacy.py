@@ -162,6 +162,11 @@ def encryptable(method: Method) -> tuple[str, ...]:
     if (parts := method.sums()) and method.optimizer() is None:
         return parts
     able = ", ".join(name for name, kind in list_methods().items() if kind().sums() and kind().optimizer() is None)
+    if method.encryptable_with:
+        raise ConfigError(
+            f"method {method.name} with privacy.encryption = 'ckks' needs {method.encryptable_with}: what is carried "
+            "from round to round would be multiplied in each, but a ciphertext can be multiplied only once"
+        )
     raise ConfigError(
         f"method {method.name} cannot run with privacy.encryption = 'ckks': its server does more with what clients "
         f"send than add it up, or they send nothing. Methods that can: {able}"

@@ -60,30 +60,30 @@ def body_of(message):
 
 
 def test_control_variates_are_scaffolds_option_two():
-    """With plain SGD, c_i' = c_i - c + (theta - theta_i) / (K lr), and every step follows g - c_i + c."""
+    """With plain SGD, h_i' = h_i - h + (theta - theta_i) / (K lr), and every step follows g - h_i + h."""
     data, method = tiny_data(), FedPACPlus(**{**OFF, "control": True})
     one = run_federation(method, data=data, rounds=1, momentum=0.0, weight_decay=0.0)
     for i in range(len(data)):
         client, down = visit(one.task, data, i, 2), method.send(one.server, i)
-        c, own = flat(down.weights("c")), one.states[i]["c"]
-        client.state["c"] = own
+        h, own = flat(down.weights("control")), one.states[i]["control"]
+        client.state["control"] = own
         up = method.local(client, down)
         steps = one.task.recipe.epochs * -(-len(data[i].train) // one.task.recipe.batch)
-        option_two = own - c + (body_of(down) - body_of(up)) / (steps * one.task.recipe.lr)
-        torch.testing.assert_close(client.state["c"], option_two, rtol=1e-3, atol=1e-5)
-        torch.testing.assert_close(flat(up.weights("c")), c + client.state["c"] - own)
-        moved = FedPAC().local(visit(one.task, data, i, 2), down, lambda w, g, by=c - own: g.add_(by))
+        option_two = own - h + (body_of(down) - body_of(up)) / (steps * one.task.recipe.lr)
+        torch.testing.assert_close(client.state["control"], option_two, rtol=1e-3, atol=1e-5)
+        assert torch.equal(flat(up.weights("control")), client.state["control"])
+        moved = FedPAC().local(visit(one.task, data, i, 2), down, lambda w, g, by=h - own: g.add_(by))
         assert_equal(up.weights("w"), moved.weights("w"))
         assert_equal(up.weights("head"), moved.weights("head"))
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_c_is_the_mean_of_all_c_i_by_their_samples(rounds):
+def test_h_is_the_mean_of_all_h_i_by_their_samples(rounds):
     data = tiny_data()
     done = run_federation(FedPACPlus(**{**OFF, "control": True}), data=data, rounds=rounds)
     n = torch.tensor([len(client.train) for client in data], dtype=torch.float64)
-    mean = sum(n[i] / n.sum() * done.states[i]["c"].double() for i in range(len(data)))
-    torch.testing.assert_close(flat(done.server.weights("c")).double(), mean, rtol=1e-4, atol=1e-6)
+    mean = sum(n[i] / n.sum() * done.states[i]["control"].double() for i in range(len(data)))
+    torch.testing.assert_close(flat(done.server.weights("control")).double(), mean, rtol=1e-4, atol=1e-6)
 
 
 def test_the_first_round_of_control_variates_is_fedpacs_and_the_second_is_not():
@@ -98,15 +98,34 @@ def test_the_first_round_of_control_variates_is_fedpacs_and_the_second_is_not():
             assert not torch.allclose(one["body.0.weight"], other["body.0.weight"], atol=1e-4)
 
 
-def test_half_of_the_clients_move_c_half_the_way():
+def test_half_of_the_clients_move_h_half_the_way():
     data, method = tiny_data(), FedPACPlus(**{**OFF, "control": True})
     done = run_federation(method, data=data, rounds=1, participation=0.5)
     (report,) = done.reports
     total = sum(len(data[i].train) for i in report.chosen)
-    mean = sum(len(data[i].train) / total * done.states[i]["c"] for i in report.chosen)
+    mean = sum(len(data[i].train) / total * done.states[i]["control"] for i in report.chosen)
     torch.testing.assert_close(
-        flat(done.server.weights("c")), len(report.chosen) / len(data) * mean, rtol=1e-4, atol=1e-6
+        flat(done.server.weights("control")), len(report.chosen) / len(data) * mean, rtol=1e-4, atol=1e-6
     )
+
+
+def test_a_lie_about_h_is_forgotten_when_everybody_has_answered():
+    """Replies hold h_i itself and not its change, which would add up for ever."""
+    data, method = tiny_data(), FedPACPlus(**{**OFF, "control": True})
+    server = run_federation(method, data=data, rounds=1).server
+    server.state["control"] = {name: tensor + 0.1 for name, tensor in server.weights("control").items()}
+    task = tiny_task(len(data))
+    ups = {i: method.local(visit(task, data, i, 2), method.send(server, i)) for i in range(len(data))}
+    method.merge(server, ups)
+    n = sum(up.number("n") for up in ups.values())
+    mean = sum(up.number("n") / n * flat(up.weights("control")) for up in ups.values())
+    torch.testing.assert_close(flat(server.weights("control")), mean, rtol=1e-5, atol=1e-7)
+
+
+def test_a_run_from_before_control_variates_is_one_without_them():
+    with_key, without = (make_config({"method": {"name": "fedpac-plus", "control": c}}) for c in (True, False))
+    assert "control" not in without.identity()["method"]
+    assert with_key.identity()["method"]["control"] is True
 
 
 def test_differential_privacy_asks_for_no_control_variates():

@@ -108,7 +108,7 @@ def test_methods_that_need_sums_only_learn_the_same_encrypted(name):
 
 @pytest.mark.parametrize("name", sorted(set(list_methods()) - set(ABLE)))
 def test_other_methods_refuse_by_name(name):
-    with pytest.raises(ConfigError, match=rf"method {name} cannot run with privacy\.encryption.*fedpac"):
+    with pytest.raises(ConfigError, match=rf"method {name} (cannot run )?with privacy\.encryption.*(fedpac|method\.)"):
         mod_for(make_method(name))
 
 
@@ -331,6 +331,9 @@ def test_what_cannot_be_encrypted_or_was_encrypted_elsewhere_is_told():
         ("wire", {"compression": "top-k"}, "cannot be combined"),
         ("server", {"optimizer": "momentum"}, "server.optimizer = 'none'"),
         ("method", {"name": "scaffold"}, "method scaffold cannot run"),
+        ("method", {"name": "fedpac-plus"}, r"needs method\.momentum = 0 and method\.control = false"),
+        ("method", {"name": "fedpac-plus", "momentum": 0}, r"method\.control = false"),
+        ("method", {"name": "fedpac-plus", "control": False}, r"method\.momentum = 0"),
     ],
 )
 def test_what_does_not_go_with_encryption_is_told_before_anything_is_written(tmp_path, section, values, reason):

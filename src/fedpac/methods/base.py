@@ -85,7 +85,8 @@ class Method(BaseModel, ABC):
     family: ClassVar[str] = "of your own"
     reported: ClassVar[Which] = "received"  # which of the two accuracies the method's paper speaks of
     averages: ClassVar[bool] = False  # whether the server moves to averages (server.move), which an optimizer may steer
-    younger: ClassVar[frozenset[str]] = frozenset()  # settings that came later: at their defaults, old runs go on
+    younger: ClassVar[Mapping[str, object]] = {}  # settings that came later: at these values, old runs go on
+    encryptable_with: ClassVar[str] = ""  # settings with which the server needs sums only, where the defaults need more
     needs_classes: ClassVar[bool] = False  # whether its rule makes no sense where a number is predicted
     revision: ClassVar[int] = 1  # raised when equal settings give other numbers, so that no older checkpoint goes on
 

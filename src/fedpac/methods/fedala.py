@@ -30,6 +30,7 @@ class FedALA(FedAvg):
     name: ClassVar[str] = "fedala"
     title: ClassVar[str] = "FedALA"
     family: ClassVar[str] = "multi-task"
+    revision: ClassVar[int] = 2  # the mask is learned on features computed once
 
     layers: Annotated[int, Field(ge=0, le=10_000, description="p, number of top tensors that are mixed")] = 2
     eta: Annotated[float, Field(gt=0, le=1e3, description="learning rate of W")] = 1.0

@@ -48,7 +48,7 @@ class FedPAC(FedRep):
     title: ClassVar[str] = "FedPAC"
     family: ClassVar[str] = "collaboration"
     needs_classes: ClassVar[bool] = True
-    younger: ClassVar[frozenset[str]] = frozenset({"most_weight", "summed_centroids"})
+    younger: ClassVar[Mapping[str, object]] = {"most_weight": 1.0, "summed_centroids": False}
 
     lam: Annotated[float, Field(ge=0, le=1e6, description="lambda, strength of the feature alignment")] = 1.0
     alignment: Annotated[bool, Field(description="align features with the global centroids (FA)")] = True

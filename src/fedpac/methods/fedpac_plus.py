@@ -24,7 +24,7 @@ class FedPACPlus(FedPAC):
 
     server:  v <- momentum v + (sum_i n_i/n theta_i - theta)      theta <- theta + v       in place of eq. (f_agg)
     client:  the body trains at `rate` times the recipe's learning rate
-             g <- g - c_i + c in its every step; c_i <- the mean of these gradients before, c <- that of all c_i
+             with g - h_i + h for every gradient g; h_i <- the mean of the round's g, h <- the mean of all h_i
              mu_i, V_i, c_i and the head see augmented images, where training does
 
     Averaging m clients divides the noise of their steps by m, so the body bears larger ones, and directions that rounds
@@ -35,6 +35,8 @@ class FedPACPlus(FedPAC):
 
     name: ClassVar[str] = "fedpac-plus"
     title: ClassVar[str] = "FedPAC+"
+    encryptable_with: ClassVar[str] = "method.momentum = 0 and method.control = false"
+    younger: ClassVar[Mapping[str, object]] = {**FedPAC.younger, "control": False}
 
     momentum: Annotated[float, Field(ge=0, lt=1, description="server momentum of the body")] = 0.5
     rate: Annotated[
@@ -52,7 +54,7 @@ class FedPACPlus(FedPAC):
     def setup(self, server: Server) -> None:
         super().setup(server)
         if self.control and (names := self.controlled(server)):
-            server.state["c"] = {name: torch.zeros_like(server.task.initial[name]) for name in names}
+            server.state["control"] = {name: torch.zeros_like(server.task.initial[name]) for name in names}
 
     @staticmethod
     def controlled(server: Server) -> list[str]:
@@ -60,38 +62,33 @@ class FedPACPlus(FedPAC):
 
     def send(self, server: Server, client: int) -> Message:
         down = super().send(server, client)
-        return Message(**down, c=server.state["c"]) if "c" in server.state else down
+        return Message(**down, control=server.state["control"]) if "control" in server.state else down
 
     def local(self, client: Client, down: Message, correction: Correction | None = None) -> Message:
-        if "c" not in down:
+        if "control" not in down:
             return super().local(client, down, correction)
-        sent = down.weights("c")
-        c = flatten(sent, client.model, "body")
-        own = client.tensor("c", torch.zeros_like(c))
-        drift = controlled(c - own)
+        everybodys = down.weights("control")
+        h = flatten(everybodys, client.model, "body")
+        drift = controlled(h - client.tensor("control", torch.zeros_like(h)))
         up = super().local(client, down, drift)
-        client.state["c"] = drift.mean
-        return Message(**up, c=unflatten(c + drift.mean - own, sent, client.model, "body"))
+        client.state["control"] = drift.mean
+        return Message(**up, control=unflatten(drift.mean, everybodys, client.model, "body"))
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         super().merge(server, replies)
-        if "c" in server.state:  # who was not there keeps its c_i
+        if "control" in server.state:  # of those who were not there, it holds what they once sent
             share = len(replies) / server.task.clients
-            server.state["c"] = weighted_sum([server.weights("c"), average_of(replies, "c")], [1 - share, share])
-
-    def grow(self, server: Server, before: int) -> None:
-        super().grow(server, before)
-        if "c" in server.state:  # a mean: those who came have zeros
-            server.state["c"] = weighted_sum([server.weights("c")], [before / server.task.clients])
+            kept, new = server.weights("control"), average_of(replies, "control")
+            server.state["control"] = weighted_sum([kept, new], [1 - share, share])
 
     def replies(self, server: Server, client: int, down: Message) -> Description:
         described = super().replies(server, client, down)
-        if "c" not in server.state:
+        if "control" not in server.state:
             return described
-        return {**described, "c": {name: tensor_like(server.task.initial[name]) for name in self.controlled(server)}}
+        return {**described, "control": {n: tensor_like(server.task.initial[n]) for n in self.controlled(server)}}
 
     def sums(self) -> tuple[str, ...]:
-        return () if self.control else super().sums()  # c is carried on for rounds: more products than a cipher bears
+        return () if self.control else super().sums()  # h is carried on for rounds: more products than a cipher bears
 
     def protects(self) -> Mapping[str, Kind]:
         if self.control:
