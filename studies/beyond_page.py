@@ -97,7 +97,7 @@ def progress() -> str:
             ahead, final = gap(setting, PLUS, t, PLAIN, t), gap(setting, PLUS, t, PLAIN, LAST)
             if ahead is not None:
                 values = means(setting, PLUS, t)
-                rows.append([title, str(len(values)), str(t), spread(values), signed(ahead), signed(final)])
+                rows.append([title, str(ahead[2]), str(t), spread(values), signed(ahead), signed(final)])
     columns = ["", "seeds", "round", "FedPAC+", "minus FedPAC in the same round", "minus FedPAC in round 200"]
     return written(columns, rows)
 
@@ -106,9 +106,13 @@ def parts() -> str:
     """Each change alone, with 100 samples a client, and all but the last."""
     setting = "fashion-mnist-20-n100"
     rows = [
-        [title, *(f"{means(setting, row, t)[0]:.2f}" for t in (30, 100, LAST)), signed(_first(setting, row))]
+        [
+            title,
+            *(f"{100 * runs(setting, row)[0].accuracy['received'][t].mean():.2f}" for t in (30, 100, LAST)),
+            signed(_first(setting, row)),
+        ]
         for row, title in PARTS.items()
-        if runs(setting, row)
+        if 0 in runs(setting, row) and LAST in runs(setting, row)[0].accuracy["received"]
     ]
     return written(["", "round 30", "round 100", "round 200", "minus FedPAC, round 200"], rows)
 
@@ -134,7 +138,7 @@ def trials() -> str:
 
 
 def fair() -> str:
-    """The last round of every method that has come that far, best first; with which steps it did better is said."""
+    """The last round of every method that has come that far, best first."""
     table = shipped()["fair"]
     setting = "fashion-mnist-20-n100"
     rows = []
