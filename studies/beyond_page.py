@@ -180,7 +180,7 @@ def curves() -> Figure:
             axis.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
         level = means(setting, PLAIN, LAST)
         axis.axhline(float(np.mean(level)), color="#7F7F7F", linestyle=":", linewidth=1.2)
-        axis.set(title=title, xlabel="round", ylim=(np.mean(level) - 8, np.mean(level) + 2.5), xlim=(0, LAST))
+        axis.set(title=title, xlabel="round", ylim=(np.mean(level) - 7.5, np.mean(level) + 3.5), xlim=(0, LAST))
         axis.legend(loc="lower right")
     axes[0][0].set_ylabel("received accuracy (%)")
     drawn.tight_layout()

@@ -174,6 +174,23 @@ def test_the_page_beyond_the_paper_is_what_the_runs_give() -> None:
     assert beyond_page.filled(page) == page
 
 
+def test_readme_and_page_say_how_far_fedpac_plus_is_ahead() -> None:
+    plus, plain = ([100 * run.accuracy["received"][200].mean() for run in beyond_page.runs("cifar10-20", row).values()]
+                   for row in ("fedpac-plus", "fedpac"))  # fmt: skip
+    ours, theirs = statistics.mean(plus), statistics.mean(plain)
+    first = min(
+        t for t in range(5, 201, 5) if statistics.mean(beyond_page.means("cifar10-20", "fedpac-plus", t)) >= theirs
+    )
+    readme, page = (" ".join((ROOT / file).read_text().split()) for file in ("README.md", "docs/beyond.md"))
+    assert (
+        f"200 rounds in {first} and ends {ours - theirs:.2f} points higher ({ours:.2f} and {theirs:.2f} % received"
+        in readme
+    )
+    assert f"({theirs:.2f}) in round {first}" in page
+    assert f"it is {ours - theirs:.2f} points ahead ({ours:.2f}" in page
+    assert all(ours > theirs for ours, theirs in zip(plus, plain, strict=True))
+
+
 def test_the_verdict_quotes_the_files() -> None:
     """Every number with two decimals is in a result file, or follows from one: over seeds, or against the paper."""
     known = {"81.10"}  # in a log of the public code
