@@ -232,3 +232,14 @@ def test_attacks_of_a_config_reach_the_run(tmp_path):
         run(config, tmp_path / attack)
     metrics = {folder.name: (folder / "metrics.csv").read_text() for folder in tmp_path.iterdir()}
     assert len(set(metrics.values())) == 5
+
+
+def test_liars_keep_their_own_head_and_take_what_everybody_shares():
+    (mod,) = HostileConfig(attack="sign-flip", share=0.5, strength=3.0).mods(2, seed=0)
+    (liar,) = HostileConfig(attack="sign-flip", share=0.5).who(2, seed=0)
+    context, names = Context(liar, 1), ("w", "control", "head")
+    first = into_client([mod], Message(**{name: {"a": torch.zeros(2)} for name in names}), context)
+    first.back(Message(**{name: {"a": torch.ones(2)} for name in names}))
+    second = into_client([mod], Message(**{name: {"a": torch.full((2,), 5.0)} for name in names}), context).message
+    used = {name: float(second.weights(name)["a"][0]) for name in names}
+    assert used == {"w": 5.0, "control": 5.0, "head": 1.0}

@@ -34,7 +34,7 @@ class FedCP(FedAvg):
     name: ClassVar[str] = "fedcp"
     title: ClassVar[str] = "FedCP"
     family: ClassVar[str] = "decoupling"
-    revision: ClassVar[int] = 2  # distances are rounded otherwise
+    revision: ClassVar[int] = 2  # distances round differently
 
     lam: Annotated[float, Field(ge=0, le=1e6, description="strength of the pull towards the received features")] = 5.0
 

@@ -20,11 +20,11 @@ from fedpac.weights import average_of, weighted_sum
 
 
 class FedPACPlus(FedPAC):
-    """FedPAC with larger steps of the shared body, without the clients' drift, and statistics of what it trains on.
+    """FedPAC with larger steps of the shared body, corrected for client drift, and statistics of augmented images.
 
     server:  v <- momentum v + (sum_i n_i/n theta_i - theta)      theta <- theta + v       in place of eq. (f_agg)
     client:  the body trains at `rate` times the recipe's learning rate
-             with g - h_i + h for every gradient g; h_i <- the mean of the round's g, h <- the mean of all h_i
+             with g - h_i + h for every gradient g; h_i <- the mean of the round's g, h <- their mean
              mu_i, V_i, c_i and the head see augmented images, where training does
 
     Averaging m clients divides the noise of their steps by m, so the body bears larger ones, and directions that rounds
@@ -53,11 +53,11 @@ class FedPACPlus(FedPAC):
 
     def setup(self, server: Server) -> None:
         super().setup(server)
-        if self.control and (names := self.controlled(server)):
+        if self.control and (names := self.body_parameters(server)):
             server.state["control"] = {name: torch.zeros_like(server.task.initial[name]) for name in names}
 
     @staticmethod
-    def controlled(server: Server) -> list[str]:
+    def body_parameters(server: Server) -> list[str]:
         return [name for name, _ in trainable(server.task.model, "body")]
 
     def send(self, server: Server, client: int) -> Message:
@@ -85,10 +85,10 @@ class FedPACPlus(FedPAC):
         described = super().replies(server, client, down)
         if "control" not in server.state:
             return described
-        return {**described, "control": {n: tensor_like(server.task.initial[n]) for n in self.controlled(server)}}
+        return {**described, "control": {n: tensor_like(server.task.initial[n]) for n in self.body_parameters(server)}}
 
     def sums(self) -> tuple[str, ...]:
-        return () if self.control else super().sums()  # h is carried on for rounds: more products than a cipher bears
+        return () if self.control else super().sums()  # h lasts: too many products for a ciphertext
 
     def protects(self) -> Mapping[str, Kind]:
         if self.control:
