@@ -30,7 +30,10 @@ SETTINGS = {
     "cifar10-20": "CIFAR-10",
     "fashion-mnist-20": "Fashion-MNIST",
     "fashion-mnist-20-n100": "Fashion-MNIST, 100 samples a client",
+    "cifar10-100": "CIFAR-10, 100 clients",
+    "fashion-mnist-100": "Fashion-MNIST, 100 clients",
 }
+COLUMNS = 3  # of the figure
 SHOWN = (30, 60, 100, 150, LAST)
 PARTS = {
     "fedpac": "FedPAC",
@@ -126,11 +129,31 @@ def _first(setting: str, row: str) -> tuple[float, float, int] | None:
     return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference))), 1
 
 
+def records(study: str) -> list[dict[str, str]]:
+    lines = (RESULTS / f"{study}.csv").read_text().splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def changes() -> str:
+    """What else was changed in FedPAC: the mean over seeds, which count as independent."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for row in records("fedpac-changes"):
+        numbers = (float(row[column]) for column in ("received", "less FedPAC", "its error"))
+        found.setdefault(row["trial"], []).append(tuple(numbers))  # type: ignore[arg-type]
+    rows = []
+    for trial, seeds in found.items():
+        received, ahead, errors = map(np.array, zip(*seeds, strict=True))
+        difference = (float(ahead.mean()), float(np.linalg.norm(errors) / len(errors)), len(seeds))
+        rows.append(
+            [trial, str(len(seeds)), f"{received.mean():.2f}", signed(None if trial == "FedPAC" else difference)]
+        )
+    return written(["change", "seeds", "round 100", "minus FedPAC"], rows)
+
+
 def trials() -> str:
     """What was tried on a seed that no table reports."""
-    lines = (RESULTS / "fedpac-plus-trials.csv").read_text().splitlines()
     found: dict[tuple[str, str], dict[int, str]] = {}
-    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+    for row in records("fedpac-plus-trials"):
         found.setdefault((row["trial"], row["change"]), {})[int(row["round"])] = row["received"]
     rounds = (20, 40, 60, 80, 100)
     rows = [[name, change, *(by.get(t, "") for t in rounds)] for (name, change), by in found.items()]
@@ -158,7 +181,7 @@ def fair() -> str:
     return written(columns, [row for _, row in rows])
 
 
-TABLES = {"progress": progress, "parts": parts, "trials": trials, "fair": fair}
+TABLES = {"progress": progress, "parts": parts, "trials": trials, "changes": changes, "fair": fair}
 
 
 # --- the figure ---------------------------------------------------------------------------------------------------
@@ -166,23 +189,27 @@ TABLES = {"progress": progress, "parts": parts, "trials": trials, "fair": fair}
 
 def curves() -> Figure:
     """Both methods over rounds: the mean over seeds, and from the lowest to the highest seed."""
-    drawn, axes = plt.subplots(1, len(SETTINGS), figsize=(4.4 * len(SETTINGS), 3.6), squeeze=False)
-    for axis, (setting, title) in zip(axes[0], SETTINGS.items(), strict=True):
+    shown = {setting: title for setting, title in SETTINGS.items() if runs(setting, PLUS)}
+    lines = -(-len(shown) // COLUMNS)
+    drawn, axes = plt.subplots(lines, COLUMNS, figsize=(4.4 * COLUMNS, 3.6 * lines), squeeze=False)
+    for axis in axes.flat[len(shown) :]:
+        axis.set_axis_off()
+    for axis, (setting, title) in zip(axes.flat, shown.items(), strict=False):
         for row, name, colour, marker in zip((PLUS, PLAIN), ("FedPAC+", "FedPAC"), COLOURS, MARKERS, strict=False):
             seeds = [run.accuracy["received"] for run in runs(setting, row).values()]
             if not seeds:
                 continue
             common = sorted(t for t in set.intersection(*map(set, seeds)) if t % 10 == 0)
             values = np.array([[100 * scores[t].mean() for t in common] for scores in seeds])
-            axis.plot(
-                common, values.mean(0), color=colour, marker=marker, markevery=4, label=f"{name}, {len(seeds)} seeds"
-            )
+            label = f"{name}, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
+            axis.plot(common, values.mean(0), color=colour, marker=marker, markevery=0.2, label=label)
             axis.fill_between(common, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
         level = means(setting, PLAIN, LAST)
         axis.axhline(float(np.mean(level)), color="#7F7F7F", linestyle=":", linewidth=1.2)
         axis.set(title=title, xlabel="round", ylim=(np.mean(level) - 7.5, np.mean(level) + 3.5), xlim=(0, LAST))
         axis.legend(loc="lower right")
-    axes[0][0].set_ylabel("received accuracy (%)")
+    for line in axes:
+        line[0].set_ylabel("received accuracy (%)")
     drawn.tight_layout()
     return drawn
 

@@ -15,6 +15,7 @@ from benchmarks.pages import filled
 from studies import beyond_page
 
 from fedpac.methods import PAPER, find_method
+from fedpac.methods.base import Which
 from fedpac.report.drawing import draw
 from fedpac.report.page import exact_text, figure_settings, page_text
 from fedpac.runs.read import read_run
@@ -189,6 +190,25 @@ def test_readme_and_page_say_how_far_fedpac_plus_is_ahead() -> None:
     assert f"({theirs:.2f}) in round {first}" in page
     assert f"it is {ours - theirs:.2f} points ahead ({ours:.2f}" in page
     assert all(ours > theirs for ours, theirs in zip(plus, plain, strict=True))
+
+
+def test_where_fedpac_is_not_the_best_choice_is_measured() -> None:
+    def final(setting: str, row: str, which: Which = "received") -> str:
+        return f"{100 * beyond_page.runs(setting, row)[0].accuracy[which][200].mean() + 1e-9:.2f}"
+
+    text = " ".join((ROOT / "docs" / "beyond.md").read_text().split())
+    few, skewed = "fashion-mnist-20-n100", "fashion-mnist-20-feature-skew"
+    assert f"({final(few, 'fedccfa')}, FedAvg {final(few, 'fedavg')})" in text
+    assert f"after local training it has {final(few, 'fedccfa', 'personal')}" in text
+    assert f"({final(few, 'feddbe')} and {final(few, 'fedpac')})" in text
+    assert f"({final(skewed, 'fedpac')} and {final(skewed, 'fedavg', 'personal')} on" in text
+    private = {(row["method"], row["budget"]): row["percent"] for row in beyond_page.records("epsilon")}
+    assert f"FedAvg-FT has {private['fedavg-ft', '3']} and FedPAC {private['fedpac', '3']}" in text
+    assert private["fedpac", "10"] > private["fedavg-ft", "10"]
+    assert (
+        f"({final('fashion-mnist-20', 'scaffold')} on Fashion-MNIST, FedAvg {final('fashion-mnist-20', 'fedavg')})"
+        in text
+    )
 
 
 def test_the_verdict_quotes_the_files() -> None:
