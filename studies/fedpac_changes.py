@@ -3,8 +3,8 @@
     python -m studies.fedpac_changes results/fedpac-changes.csv runs/changes [MOST]
 
 Fashion-MNIST, 20 clients with 100 samples each, 100 rounds. Written are the received accuracy in the last round, the
-mean over clients, and its paired difference to FedPAC's with the standard error over clients. Started again, it goes
-on with the trials that are missing; at most MOST of them.
+mean over clients, and its paired difference to FedPAC's with its error, the standard error over clients. Started
+again, it goes on with the trials that are missing; at most MOST of them.
 """
 
 import sys
@@ -134,6 +134,4 @@ if __name__ == "__main__":
         return float(ours.mean()), float(gap.mean()), float(gap.std(ddof=1) / np.sqrt(len(gap)))
 
     cells = [(trial, seed) for seed in SEEDS for trial in TRIALS]
-    fill(
-        table, ("trial", "seed", "received", "less FedPAC", "its standard error"), cells, measure, most, "seeds 10, 11"
-    )
+    fill(table, ("trial", "seed", "received", "less FedPAC", "its error"), cells, measure, most, "seeds 10 and 11")
