@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from pydantic import Field
 from studies.rows import fill
-from torch import nn
+from torch import Tensor, nn
 
 from fedpac.client import Client
+from fedpac.collaboration.simplex_qp import solve_simplex_qps
 from fedpac.collaboration.statistics import FeatureStatistics
+from fedpac.collaboration.weights import quadratic_form
 from fedpac.config import make_config
 from fedpac.message import Message
 from fedpac.methods.fedpac import FedPAC
@@ -41,6 +43,7 @@ class Changed(FedPAC):
     own_bodies: Annotated[float, Field(ge=0, le=1, description="share of a body averaged as heads are")] = 0.0
     by_class: Annotated[bool, Field(description="rows of heads weigh by their class's samples, too")] = False
     generative: Annotated[bool, Field(description="clients are scored with heads from class means")] = False
+    unbiased: Annotated[bool, Field(description="weights that charge peers for their noise once, not twice")] = False
     refit: Annotated[bool, Field(description="received heads see an epoch of their client's data first")] = False
 
     def send(self, server: Server, client: int) -> Message:
@@ -58,6 +61,16 @@ class Changed(FedPAC):
         return client.with_weights(
             train(client, w, part="head", loss=head_cross_entropy, inputs=z, epochs=1, lr=self.head_lr, purpose="refit")
         )
+
+    def weights(self, replies: dict[int, Message]) -> Tensor:
+        if not self.unbiased:
+            return super().weights(replies)
+        noisy, gram = quadratic_form(
+            [FeatureStatistics.from_tensors(up.weights("statistics")) for up in replies.values()]
+        )
+        ridge = 1e-9 * np.trace(gram) * np.eye(len(gram))
+        # |h_i - sum a_j h_j|^2 has the noise of every h_j in it already: it is taken out of the part that is i's own
+        return torch.from_numpy(solve_simplex_qps(gram + ridge, 2 * gram - noisy, np.eye(len(gram))))
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         super().merge(server, replies)
@@ -101,11 +114,14 @@ TRIALS: dict[str, dict[str, Any]] = {
     "rows by class": {"by_class": True},
     "generative heads": {"generative": True, "covariance": "pooled"},
     "refitted heads": {"refit": True},
+    "unbiased weights": {"unbiased": True},
     "pooled covariance": {"covariance": "pooled"},
     "local covariance": {"covariance": "local"},
     "centred features": {"centre": True},
     "three head epochs": {"head_epochs": 3},
+    "rates fall to zero": {},
 }
+SCHEDULES = {"rates fall to zero": "cosine"}
 
 
 def received(folder: Path, trial: str, seed: int) -> np.ndarray:
@@ -114,6 +130,7 @@ def received(folder: Path, trial: str, seed: int) -> np.ndarray:
         {
             "method": {"name": CHANGED, **TRIALS[trial]},
             "data": {"dataset": "fashion-mnist", "clients": 20, "samples": 100},
+            "training": {"schedule": SCHEDULES.get(trial, "constant")},
             "run": {"seed": seed, "rounds": ROUNDS, "evaluate_every": 20, "personal_every": 0, "engine": "serial"},
         }
     )
