@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-TRAINING_TESTS := tests/contract tests/methods tests/test_odd_models.py tests/test_training.py tests/test_engines.py tests/test_federation.py
+TRAINING_TESTS := tests/contract/test_contract.py tests/contract/test_digits.py tests/methods tests/test_odd_models.py tests/test_training.py tests/test_engines.py tests/test_federation.py
 
 .PHONY: demo test test-browser test-slow docs lint format bench clean
 
