@@ -107,7 +107,8 @@ def _show_scenario(
     sets: list[str],
     figure: Path | None,
 ) -> None:
-    from fedpac.config import make_config, override
+    from fedpac.config import make_config
+    from fedpac.config_values import override
     from fedpac.data.scenario import build, describe, repeated
 
     given = {"dataset": name, "scenario": scenario, "clients": clients}

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpac.config import make_config, read_config
+from fedpac.config import make_config
+from fedpac.config_values import read_config
 from fedpac.errors import ConfigError, NotEvaluatedError, RunError
 from fedpac.headlines import HEADLINES, Headline
 from fedpac.methods import list_methods

@@ -5,7 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedpac.config import Config, make_config, read_config
+from fedpac.config import Config, make_config
+from fedpac.config_values import read_config
 from fedpac.errors import FedpacError, NotEvaluatedError
 from fedpac.runs.execute import fingerprint
 from fedpac.runs.folder import RunStore
