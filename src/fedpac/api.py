@@ -19,7 +19,8 @@ from fedpac.config_sections import RunConfig, ServerConfig, check_selection
 from fedpac.data.clients import Scenario
 from fedpac.data.collections import scenario_of
 from fedpac.data.config import DataConfig
-from fedpac.data.own import ArrayLike, of_newcomer
+from fedpac.data.own import of_newcomer
+from fedpac.data.own_samples import ArrayLike
 from fedpac.data.published import PUBLISHED
 from fedpac.data.scenario import build
 from fedpac.data.validation import held_out
