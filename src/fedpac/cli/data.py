@@ -139,7 +139,7 @@ def _show_scenario(
     if figure is not None:
         from fedpac.report.bubbles import bubble_plot
         from fedpac.report.style import write_figure
-        from fedpac.runs.read import stand_in_mark
+        from fedpac.runs.seeds import stand_in_mark
 
         title, groups = built.name + stand_in_mark([built.note]), [client.group for client in built.clients]
         written = write_figure(figure, bubble_plot, counts, title, groups)
