@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 
 from fedpac.methods.base import Which
 from fedpac.report.style import COLOURS, MARKERS, write_figure
-from fedpac.runs.read import RunData, read_run
+from fedpac.runs.read import read_run
+from fedpac.runs.run_data import RunData
 from fedpac.tables.spec import shipped
 
 ROOT = Path(__file__).parent.parent

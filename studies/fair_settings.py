@@ -13,7 +13,8 @@ from pathlib import Path
 
 from studies.rows import fill
 
-from fedpac.config import changed, make_config
+from fedpac.config import make_config
+from fedpac.config_values import changed
 from fedpac.errors import TrainingError
 from fedpac.runs.execute import advance
 from fedpac.runs.folder import RunStore

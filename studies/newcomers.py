@@ -29,8 +29,9 @@ from fedpac.methods import Method, make_method
 from fedpac.networks import build_model
 from fedpac.provenance import provenance
 from fedpac.randomness import torch_stream
-from fedpac.runs.execute import census_of, conduct, make_task, saved_state
+from fedpac.runs.execute import conduct, make_task, saved_state
 from fedpac.runs.folder import RunStore
+from fedpac.runs.origins import census_of
 from fedpac.runs.read import read_run
 from fedpac.server import Server
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from fedpac.report.figures import accuracy_curves
 from fedpac.report.heatmaps import weight_heatmap
 from fedpac.report.style import COLOURS, save, style
-from fedpac.runs.read import RunData, read_run
+from fedpac.runs.read import read_run
+from fedpac.runs.run_data import RunData
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "results" / "fashion-mnist-20"

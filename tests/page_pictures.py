@@ -17,7 +17,8 @@ from chromium import look, start
 from fedpac.config import make_config
 from fedpac.report.web.page import write_report
 from fedpac.runs.execute import run
-from fedpac.runs.read import RunData, read_runs
+from fedpac.runs.read import read_runs
+from fedpac.runs.run_data import RunData
 from live_page import Growing, served
 
 ROOT = Path(__file__).parent.parent

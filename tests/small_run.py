@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from fedpac.config import changed, make_config
+from fedpac.config import make_config
+from fedpac.config_values import changed
 from fedpac.runs.execute import run
 
 EXACT = ("config.toml", "clients.csv", "metrics.csv", "weights.csv")

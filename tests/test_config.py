@@ -5,7 +5,8 @@ import tomllib
 
 import pytest
 
-from fedpac.config import make_config, override, read_config
+from fedpac.config import make_config
+from fedpac.config_values import override, read_config
 from fedpac.data.scenario import build, describe
 from fedpac.data.scenarios import SCENARIOS
 from fedpac.errors import ConfigError

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpac.config import Config, make_config, override, read_config
+from fedpac.config import Config, make_config
+from fedpac.config_values import override, read_config
 from fedpac.methods import list_methods
 from fedpac.tables.spec import read_experiment, shipped
 from fuzzing import budget, damaged, fuzz

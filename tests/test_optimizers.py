@@ -6,7 +6,8 @@ from functools import partial
 import pytest
 import torch
 
-from fedpac.config import ServerConfig, make_config
+from fedpac.config import make_config
+from fedpac.config_sections import ServerConfig
 from fedpac.engines import SerialEngine
 from fedpac.errors import ConfigError
 from fedpac.federation import Federation

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from fedpac.config import make_config, read_config
+from fedpac.config import make_config
+from fedpac.config_values import read_config
 from fedpac.errors import ConfigError, RunError
 from fedpac.runs.read import read_run
 from fedpac.tuning import Choice, Range, default_space, parsed, tune

@@ -15,11 +15,12 @@ from torch import nn
 from fedpac.bundles import check_free
 from fedpac.bundles.client_model import ClientModel, client_model
 from fedpac.callbacks import Beginning, Callbacks, Given, Stopped
-from fedpac.config import RunConfig, ServerConfig, check_selection
+from fedpac.config_sections import RunConfig, ServerConfig, check_selection
 from fedpac.data.clients import Scenario
 from fedpac.data.collections import scenario_of
 from fedpac.data.config import DataConfig
-from fedpac.data.own import ArrayLike, of_newcomer
+from fedpac.data.own import of_newcomer
+from fedpac.data.own_samples import ArrayLike
 from fedpac.data.published import PUBLISHED
 from fedpac.data.scenario import build
 from fedpac.data.validation import held_out

@@ -1,33 +1,29 @@
-"""One validated experiment config: TOML in, TOML out. A wrong key or value names itself and what is allowed."""
+"""One validated experiment config: values in, TOML out. A wrong key or value names itself and what is allowed."""
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from fedpac.config_sections import FederationConfig, RunConfig, ServerConfig, WireConfig, check_selection
 from fedpac.data.config import DataConfig
 from fedpac.data.published import PUBLISHED
-from fedpac.engines import known_engine
 from fedpac.errors import ConfigError, unknown
 from fedpac.hostile import HostileConfig
 from fedpac.methods import Method, find_method, is_own, make_method
 from fedpac.methods.base import check_aggregation, check_optimizer
-from fedpac.metrics import COUNTS, METRICS, headline
-from fedpac.mods import Ckks, Float16, Mod, TopK
+from fedpac.metrics import headline
+from fedpac.mods import Ckks, Mod
 from fedpac.mods.ckks_keys import KeySource
 from fedpac.networks import NETWORKS, is_own_network
-from fedpac.optimizers import USUAL, Optimizer
+from fedpac.optimizers import USUAL
 from fedpac.privacy import PrivacyConfig
 from fedpac.recipe import Recipe
-from fedpac.robust import Rule
 from fedpac.selection import Selection
 from fedpac.strict import checked, one_line_lists, shown
 
 Keys = TypeVar("Keys", bound=BaseModel)
-SiteName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]  # also the name of its key's file
 
 HOW = {"engine", "device", "workers", "deadline", "min_replies", "checkpoint_every"}  # of RunConfig
 YOUNGER = {  # keys that came later, by section
@@ -43,177 +39,6 @@ YOUNGER = {  # keys that came later, by section
     "privacy": {"secret_start"},
 }  # fmt: skip
 LONGEST_GUESS = 10_000  # rounds
-LONGEST = 32_768  # characters: the time to parse TOML grows with the square of what a stranger writes
-
-
-class NotTomlError(Exception):
-    """Text that is not TOML, or not TOML that anybody means."""
-
-
-class RunConfig(BaseModel):
-    """How long, with whom and on what."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rounds: Annotated[int, Field(ge=1, le=1_000_000, description="communication rounds")] = 200
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="random seed of the run")] = 0
-    participation: Annotated[
-        float,
-        Field(gt=0, le=1, description="share of clients that participate in a round; 1, dirichlet 0.3, scarce 0.03"),
-    ] = 1.0
-    evaluate_every: Annotated[
-        int, Field(ge=1, description="rounds between evaluations; the last round is always evaluated")
-    ] = 5
-    personal_every: Annotated[
-        int | None,
-        Field(ge=0, description="the same for personal models; 0: never; defaults to evaluate_every"),
-    ] = None
-    evaluate_absentees: Annotated[
-        bool, Field(description="also train clients that do not participate, just to score their personal models")
-    ] = True
-    evaluate_clients: Annotated[
-        int | None, Field(ge=1, description="number of clients to evaluate, drawn anew each time; default: all")
-    ] = None
-    everybody_last: Annotated[bool, Field(description="all clients participate in the last round")] = True
-    metrics: Annotated[
-        tuple[str, ...],
-        Field(description=f"metrics in addition to accuracy and loss: {', '.join([*METRICS, *COUNTS])}"),
-    ] = ()
-    select_by: Annotated[
-        str | None, Field(description="the validation metric that selects the round; default: accuracy")
-    ] = None
-    patience: Annotated[
-        int | None, Field(ge=1, description="stop after this many evaluations without improvement on validation data")
-    ] = None
-    ended: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...] | None,
-        Field(description="former last rounds, before the run was extended; they still count as last rounds"),
-    ] = None
-    min_replies: Annotated[
-        int | None,
-        Field(ge=1, description="a round with fewer replies does not count; default: any failing client ends the run"),
-    ] = None
-    deadline: Annotated[float | None, Field(gt=0, description="seconds a client has to reply; default: no limit")] = (
-        None
-    )
-    checkpoint_every: Annotated[int, Field(ge=1, description="rounds between checkpoints")] = 10
-    engine: Annotated[str, Field(description="where clients are trained: auto, process, serial, ray, flower")] = "auto"
-    device: Annotated[str, Field(description="device to train on: cpu, or any torch device such as cuda")] = "cpu"
-    workers: Annotated[int | None, Field(ge=1, le=4096, description="worker processes; default: one per core")] = None
-
-    @field_validator("metrics")
-    @classmethod
-    def _known_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name not in (known := [*METRICS, *COUNTS]):
-                raise ValueError(unknown("metric", name, known))
-        return names
-
-    @field_validator("engine")
-    @classmethod
-    def _known_engine(cls, name: str) -> str:
-        try:
-            return known_engine(name)
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-
-
-class WireConfig(BaseModel):
-    """What happens to messages on their way."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    compression: Annotated[
-        Literal["none", "float16", "top-k"],
-        Field(description="float16: half precision both ways; top-k: clients send only their largest changes"),
-    ] = "none"
-    keep: Annotated[float, Field(gt=0, le=1, description="share of the changes that top-k keeps")] = 0.1
-
-    def mods(self) -> tuple[Mod, ...]:
-        return {"none": (), "float16": (Float16(),), "top-k": (TopK(self.keep),)}[self.compression]
-
-
-class ServerConfig(BaseModel):
-    """What the server does with averages. Learning rate and momentum default to what is usual for the optimizer."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    optimizer: Annotated[
-        Literal["none", "momentum", "adam", "yogi"],
-        Field(description="server optimizer (FedOpt) applied to the average; none: take the average as it is"),
-    ] = "none"
-    aggregation: Annotated[
-        Literal["mean", "median", "trimmed-mean", "krum", "clipped"],
-        Field(description="how replies are aggregated; all but the mean tolerate some hostile clients"),
-    ] = "mean"
-    hostile: Annotated[
-        float, Field(ge=0, lt=0.5, description="share of hostile clients that trimmed-mean and krum tolerate")
-    ] = 0.2
-    lr: Annotated[float | None, Field(gt=0, le=100, description="1 for momentum, 0.01 for adam and yogi")] = None
-    momentum: Annotated[
-        float | None, Field(ge=0, lt=1, description="0.5 for momentum, 0.9 (beta 1) for adam and yogi")
-    ] = None
-    second: Annotated[float, Field(ge=0, lt=1, description="beta 2 of adam and yogi")] = 0.99
-    tau: Annotated[float, Field(gt=0, le=1, description="adam and yogi: added to the root of the second moment")] = 1e-3
-
-    def make_rule(self) -> Rule | None:
-        return None if self.aggregation == "mean" else Rule(kind=self.aggregation, hostile=self.hostile)
-
-    def make_optimizer(self) -> Optimizer | None:
-        given = {"lr": self.lr, "momentum": self.momentum}
-        given = {key: value for key, value in given.items() if value is not None}
-        if self.optimizer == "none":
-            if given:
-                raise ConfigError(f"server.{min(given)} needs a server.optimizer: momentum, adam or yogi")
-            return None
-        values = {**USUAL[self.optimizer], **given}
-        return Optimizer(kind=self.optimizer, second=self.second, tau=self.tau, **values)
-
-
-class FederationConfig(BaseModel):
-    """Clients that are real sites: the server never sees their data, so what it must know of them is said here."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    sites: Annotated[tuple[SiteName, ...], Field(min_length=1, description="names of the sites; the first is client 0")]
-    classes: Annotated[
-        int, Field(ge=0, le=100_000, description="labels are 0 to classes - 1; 0 where numbers are predicted")
-    ]
-    shape: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...],
-        Field(min_length=1, description="shape of one sample; images are [channels, height, width]"),
-    ]
-    validation_share: Annotated[
-        float | None,
-        Field(gt=0, lt=1, description="share of each site's training samples held out for validation; default: none"),
-    ] = None
-
-    joined: Annotated[
-        dict[SiteName, Annotated[int, Field(ge=0)]] | None,
-        Field(description="sites that joined later, and after which round"),
-    ] = None
-    newcomers: Annotated[
-        tuple[SiteName, ...] | None,
-        Field(description="sites that do not train and receive a model after the last round: 'fedpac join --newcomer'"),
-    ] = None
-    left: Annotated[
-        tuple[SiteName, ...] | None,
-        Field(description="sites that have left; their client numbers stay reserved"),
-    ] = None
-
-    @field_validator("sites")
-    @classmethod
-    def _different(cls, sites: tuple[str, ...]) -> tuple[str, ...]:
-        if twice := next((name for name in sites if sites.count(name) > 1), None):
-            raise ValueError(f"the site '{twice}' is there twice.")
-        return sites
-
-    def before(self, round: int) -> "FederationConfig":
-        """The federation without those who came after this round."""
-        came = self.joined or {}
-        sites = tuple(site for site in self.sites if came.get(site, -1) < round)
-        joined = {site: after for site, after in came.items() if site in sites} or None
-        return self.model_copy(update={"sites": sites, "joined": joined})
 
 
 class Config(BaseModel):
@@ -395,77 +220,9 @@ def _at_sites(config: Config) -> Config:
     )
 
 
-def check_selection(run: RunConfig, validated: bool) -> None:
-    """What is chosen by must be measured."""
-    for key in ("select_by", "patience"):
-        if getattr(run, key) is not None and not validated:
-            raise ConfigError(f"config: run.{key} needs validation data: set data.validation_share, such as 0.2")
-    measured = [*dict.fromkeys(("accuracy", "r2", "loss", *run.metrics))]
-    if run.select_by is not None and run.select_by not in METRICS:
-        raise ConfigError("config: run.select_by: " + unknown("metric", run.select_by, METRICS))
-    if run.select_by is not None and run.select_by not in measured:
-        raise ConfigError(f"config: run.select_by = '{run.select_by}' is not measured; add it to run.metrics")
-
-
 def _filled(section: Keys, usual: Mapping[str, Any]) -> Keys:
     """The section with the usual values for keys that were not given."""
     return section.model_copy(update={k: v for k, v in usual.items() if k not in section.model_fields_set})
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(LONGEST + 1)
-    except FileNotFoundError:
-        raise ConfigError(f"there is no config file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the config file {path} cannot be read: {error}") from None
-    return parse_toml(text, f"the config file {path}")
-
-
-def parse_toml(text: str, what: str) -> dict[str, Any]:
-    try:
-        return _toml(text)
-    except NotTomlError as error:
-        raise ConfigError(f"{what} is not valid TOML: {error}") from None
-
-
-def _toml(text: str) -> dict[str, Any]:
-    if len(text) > LONGEST:
-        raise NotTomlError(f"it has more than {LONGEST:,} characters, too long for a config")
-    try:
-        return tomllib.loads(text)
-    except (RecursionError, ValueError) as error:  # the parser's own error, thousands of brackets or of digits
-        raise NotTomlError(error) from None
-
-
-def override(values: dict[str, Any], assignment: str) -> dict[str, Any]:
-    """Values with one field changed: 'training.lr=0.05', 'method.lam=0'."""
-    key, equals, text = assignment.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"'{assignment}' is not of the form section.key=value, such as training.lr=0.05")
-    try:
-        value = _toml(f"value = {text}")["value"]
-    except NotTomlError:
-        value = text  # a bare word is a string
-    return changed(values, key, value)
-
-
-def changed(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Values with the field 'section.key' set; what they were is left as it is."""
-    result = {**values}
-    at = result
-    *sections, last = key.split(".")
-    for name in sections:
-        inner = at.get(name, {})
-        if name == "method" and isinstance(inner, str):  # short for [method] name = ...
-            inner = {"name": inner}
-        if not isinstance(inner, dict):
-            raise ConfigError(f"config: {name} = {shown(inner)}: expected a section with keys such as {key}")
-        at[name] = {**inner}
-        at = at[name]
-    at[last] = value
-    return result
 
 
 def _explain(problem: Any) -> str:

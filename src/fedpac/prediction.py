@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedpac.data.clients import Pool, Scenario
 from fedpac.data.images import AS_THEY_ARE, Colour, Pictures
-from fedpac.data.own import ArrayLike
+from fedpac.data.own_samples import ArrayLike
 from fedpac.data.preprocessing import Preprocessing
 from fedpac.data.tables import Table
 from fedpac.errors import ConfigError, DataError

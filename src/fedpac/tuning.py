@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 from pydantic.fields import FieldInfo
 
-from fedpac.config import Config, changed, make_config
+from fedpac.config import Config, make_config
+from fedpac.config_values import changed
 from fedpac.data.scenario import predicts_numbers
 from fedpac.errors import ConfigError, RunError, TrainingError, unknown
 from fedpac.extras import library

@@ -9,7 +9,7 @@ from formats import png
 from fedpac.data import describe, from_arrays, from_folder, from_owners
 from fedpac.data.own import pooled
 from fedpac.errors import DataError
-from fedpac.runs.execute import data_digest
+from fedpac.runs.origins import data_digest
 
 
 def client(n=10, m=4, shape=(5,), classes=3, seed=0, dtype=np.float64):

@@ -7,7 +7,8 @@ import torch
 from memory_grid import MemoryGrid, directory_of
 from processes import finished
 
-from fedpac.config import changed, make_config
+from fedpac.config import make_config
+from fedpac.config_values import changed
 from fedpac.data.scenario import build
 from fedpac.deploy.certs import SITES_ONLY, make_certificates, refuse_ckks_key
 from fedpac.deploy.desk import Desk

@@ -15,7 +15,8 @@ import pytest
 import tomli_w
 from processes import Federation, alive, command, end_later, rounds_in, running, until, watched
 
-from fedpac.config import changed, make_config
+from fedpac.config import make_config
+from fedpac.config_values import changed
 from fedpac.data.scenario import build
 from fedpac.deploy.certs import make_certificates
 from fedpac.deploy.scratch import scratch_folder, sweep

@@ -5,7 +5,8 @@ import stat
 import pytest
 
 from fedpac.bundles import load_model
-from fedpac.config import changed, make_config
+from fedpac.config import make_config
+from fedpac.config_values import changed
 from fedpac.data.scenario import build
 from fedpac.deploy.desk import folder_of
 from fedpac.methods import list_methods

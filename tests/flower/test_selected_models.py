@@ -11,7 +11,8 @@ from processes import command, running, until
 
 from fedpac.api import load_run
 from fedpac.bundles import load_model
-from fedpac.config import make_config, parse_toml
+from fedpac.config import make_config
+from fedpac.config_values import parse_toml
 from fedpac.deploy.certs import make_certificates
 from fedpac.deploy.conductor import Plan, conduct_federation
 from fedpac.deploy.desk import Desk, own_data

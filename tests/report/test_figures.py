@@ -14,7 +14,8 @@ from fedpac.methods import list_methods
 from fedpac.report import bubbles, comparison, figures, shown, style, text
 from fedpac.report.heatmaps import heatmap_text
 from fedpac.report.shown import HeatMaps, by_group, heatmap_rounds
-from fedpac.runs.read import PeerWeights, read_run, read_runs
+from fedpac.runs.read import read_run, read_runs
+from fedpac.runs.run_data import PeerWeights
 from fedpac.runs.summary import summarise
 from small_run import tiny
 

@@ -11,8 +11,9 @@ from fedpac.engines import SerialEngine
 from fedpac.errors import ConfigError, RunError
 from fedpac.message import Message
 from fedpac.methods import list_methods, make_method
-from fedpac.runs.execute import Census, advance, conduct, extend, resume, run, saved_state, task_for
+from fedpac.runs.execute import advance, conduct, extend, resume, run, saved_state, task_for
 from fedpac.runs.folder import RunStore
+from fedpac.runs.origins import Census
 from fedpac.runs.read import read_run
 from fedpac.server import Server
 from fedpac.testing.tiny import CLASSES, INPUTS, tiny_data

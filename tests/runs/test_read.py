@@ -9,7 +9,8 @@ import pytest
 from fedpac.errors import NotEvaluatedError, RunError
 from fedpac.report import comparison, figures
 from fedpac.runs.folder import ROUNDS
-from fedpac.runs.read import read_run, read_runs, together
+from fedpac.runs.read import read_run, read_runs
+from fedpac.runs.seeds import together
 from fedpac.runs.summary import over_clients, summarise
 from small_run import tiny
 

@@ -30,7 +30,7 @@ def check(
 
     Runs small federations for a few seconds. Exits with code 1 if a check fails.
     """
-    from fedpac.config import override
+    from fedpac.config_values import override
     from fedpac.methods import find_method
     from fedpac.testing import examine
 

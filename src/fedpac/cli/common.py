@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedpac.inspect.profile import Profile
     from fedpac.methods.base import Which
     from fedpac.rounds import RoundReport
-    from fedpac.runs.read import RunData
+    from fedpac.runs.run_data import RunData
 
 
 BOTH: tuple[Which, Which] = ("received", "personal")

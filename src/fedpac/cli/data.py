@@ -107,7 +107,8 @@ def _show_scenario(
     sets: list[str],
     figure: Path | None,
 ) -> None:
-    from fedpac.config import make_config, override
+    from fedpac.config import make_config
+    from fedpac.config_values import override
     from fedpac.data.scenario import build, describe, repeated
 
     given = {"dataset": name, "scenario": scenario, "clients": clients}
@@ -138,7 +139,7 @@ def _show_scenario(
     if figure is not None:
         from fedpac.report.bubbles import bubble_plot
         from fedpac.report.style import write_figure
-        from fedpac.runs.read import stand_in_mark
+        from fedpac.runs.seeds import stand_in_mark
 
         title, groups = built.name + stand_in_mark([built.note]), [client.group for client in built.clients]
         written = write_figure(figure, bubble_plot, counts, title, groups)

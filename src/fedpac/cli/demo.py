@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedpac.methods.base import Which
     from fedpac.report.web.gains import Gains
     from fedpac.report.web.settings import Experiment
-    from fedpac.runs.read import RunData
+    from fedpac.runs.run_data import RunData
 
 METHODS = ("fedpac", "fedavg", "local")
 REPORT = "report.html"

@@ -74,7 +74,8 @@ def serve(
 ) -> None:
     """Run the server of a federation: wait for the sites, then train. Restart it to resume after an interruption."""
     require_flower()
-    from fedpac.config import make_config, read_config
+    from fedpac.config import make_config
+    from fedpac.config_values import read_config
     from fedpac.deploy.certs import refuse_ckks_key
     from fedpac.deploy.conductor import Plan
     from fedpac.deploy.serving import Service

@@ -89,7 +89,8 @@ def run(
 
     Unset options default to the paper's values; config.toml in the folder lists all values used.
     """
-    from fedpac.config import changed, make_config, override, read_config
+    from fedpac.config import make_config
+    from fedpac.config_values import changed, override, read_config
     from fedpac.tracking import tracker
 
     values: dict[str, Any] = read_config(config) if config else {}

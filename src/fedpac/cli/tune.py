@@ -52,7 +52,7 @@ def tune(
     By default, it searches the learning rate and the method's own numeric settings, from a tenth of the default to
     ten times the default. You can interrupt it: the same command resumes the search.
     """
-    from fedpac.config import changed, override, read_config
+    from fedpac.config_values import changed, override, read_config
     from fedpac.errors import ConfigError
     from fedpac.report.text import markdown, rich_table
 

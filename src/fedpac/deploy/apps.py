@@ -9,7 +9,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedpac.config import Config, changed, make_config, read_config
+from fedpac.config import Config, make_config
+from fedpac.config_values import changed, read_config
 from fedpac.deploy.conductor import PATIENCE, Plan, conduct_federation
 from fedpac.deploy.desk import Desk, own_data, simulated_data
 from fedpac.errors import ConfigError

@@ -23,8 +23,9 @@ from fedpac.federation import Federation
 from fedpac.methods.base import Method
 from fedpac.newcomers import Reception
 from fedpac.rounds import RoundReport
-from fedpac.runs.execute import Census, census_of, conduct, make_task, saved_state, task_for
+from fedpac.runs.execute import conduct, make_task, saved_state, task_for
 from fedpac.runs.folder import SELECTED, RunStore
+from fedpac.runs.origins import Census, census_of
 from fedpac.server import Server
 
 PATIENCE = 60.0  # seconds that sites have to come before the first round begins without them

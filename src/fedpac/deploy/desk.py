@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 from flwr.app import RecordDict
 
 from fedpac.bundles.client_model import client_model
-from fedpac.config import Config, make_config, parse_toml, read_config
+from fedpac.config import Config, make_config
+from fedpac.config_values import parse_toml, read_config
 from fedpac.data.clients import ClientData, Scenario
 from fedpac.data.own import one_client
 from fedpac.data.scenario import build

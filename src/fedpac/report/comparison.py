@@ -9,7 +9,8 @@ from fedpac.errors import RunError
 from fedpac.methods.base import Which
 from fedpac.metrics import METRICS
 from fedpac.report.text import rich_table
-from fedpac.runs.read import SPLITS, Floats, RunData, When, together
+from fedpac.runs.run_data import SPLITS, Floats, RunData, When
+from fedpac.runs.seeds import together
 from fedpac.runs.summary import stage_scores, summarise
 
 if TYPE_CHECKING:

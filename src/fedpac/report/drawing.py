@@ -12,7 +12,7 @@ import numpy as np
 from fedpac.report.order import OURS
 from fedpac.report.page import figure_settings
 from fedpac.report.shown import PAPER_ROUNDS, Dot, HeatMaps, Line, Sweep, heatmap_title
-from fedpac.runs.read import stand_in_mark
+from fedpac.runs.seeds import stand_in_mark
 from fedpac.tables.rows import FilledRow, FilledTable, Ground, named, stand_in
 from fedpac.tables.spec import Experiment, Setting
 

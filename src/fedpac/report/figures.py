@@ -18,7 +18,8 @@ from fedpac.report.bubbles import bubble_plot
 from fedpac.report.heatmaps import weight_heatmap, weight_heatmaps
 from fedpac.report.shown import Dot, Line, Sweep, curve_of
 from fedpac.report.style import COLOURS, LINES, looks, write_figure
-from fedpac.runs.read import SPLITS, Floats, RunData, setting_title, together
+from fedpac.runs.run_data import SPLITS, Floats, RunData
+from fedpac.runs.seeds import setting_title, together
 
 # --- accuracy over rounds -----------------------------------------------------------------------------------------
 

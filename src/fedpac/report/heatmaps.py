@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from fedpac.report.shown import HeatMaps, by_group, heatmap_title
 from fedpac.report.style import HEAT
-from fedpac.runs.read import RunData
+from fedpac.runs.run_data import RunData
 
 
 def weight_heatmap(run: RunData) -> Figure:

@@ -11,7 +11,7 @@ from fedpac.files import explained, write_changed
 from fedpac.methods.base import Which
 from fedpac.report.order import OURS, order_table
 from fedpac.report.text import csv_text, markdown
-from fedpac.runs.read import SPLITS
+from fedpac.runs.run_data import SPLITS
 from fedpac.runs.summary import summarise
 from fedpac.tables import RESULTS
 from fedpac.tables.rows import FilledRow, FilledTable, Ground, named, stand_in

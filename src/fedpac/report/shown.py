@@ -8,7 +8,8 @@ import numpy as np
 
 from fedpac.errors import RunError
 from fedpac.methods.base import Which
-from fedpac.runs.read import Floats, RunData, setting_title
+from fedpac.runs.run_data import Floats, RunData
+from fedpac.runs.seeds import setting_title
 
 PAPER_ROUNDS: tuple[int, ...] = (1, 20, 50)  # of its heat map
 MOST_CLIENTS = 1000  # in a heat map: more than its picture has points

@@ -5,7 +5,7 @@ import numpy as np
 from fedpac.errors import RunError
 from fedpac.methods.base import Which
 from fedpac.metrics import RELIABILITY, SEPARATOR, misfit, reliability_bins
-from fedpac.runs.read import Floats, RunData
+from fedpac.runs.run_data import Floats, RunData
 
 
 def reliability(run: RunData, which: Which, part: str, round: int) -> dict[int, Floats]:

@@ -1,10 +1,7 @@
 """Carry out a config in a folder, from the start or from its last checkpoint."""
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import torch
 from fedpac.callbacks import Beginning, Callbacks, Given
 from fedpac.config import Config, make_config
 from fedpac.data.clients import Scenario
-from fedpac.data.scenario import build, describe
+from fedpac.data.scenario import build
 from fedpac.engines import Engine, make_engine
 from fedpac.errors import ConfigError, NotEvaluatedError, RunError
 from fedpac.evaluation import Evaluation, is_due
@@ -23,9 +20,9 @@ from fedpac.metrics import SEPARATOR
 from fedpac.mods.ckks_keys import KeySource
 from fedpac.networks import network_for
 from fedpac.privacy import KEY, statement
-from fedpac.provenance import provenance
 from fedpac.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from fedpac.runs.folder import CHECKPOINT, METRICS, OF_NUMBERS, SELECTED, CsvRow, RunStore, once_more
+from fedpac.runs.folder import CHECKPOINT, METRICS, OF_NUMBERS, SELECTED, RunStore, once_more
+from fedpac.runs.origins import Census, census_of, check_same_data, origin_of, record_session
 from fedpac.runs.pulse import beating
 from fedpac.runs.read import read_run
 from fedpac.runs.summary import summarise
@@ -206,43 +203,6 @@ def fingerprint(config: Config) -> str:
     return hashlib.blake2b(repr(values).encode(), digest_size=16).hexdigest()
 
 
-def data_digest(scenario: Scenario) -> str:
-    """Names the very samples that the clients hold: a config names its data set only, which may be a stand-in."""
-    digest = hashlib.blake2b(digest_size=16)
-    for client in scenario.clients:
-        for part in filter(None, (client.train, client.test, client.validation)):
-            digest.update(repr((len(part), part.rotate)).encode())
-            x = part.pool.x.index_select(0, part.index)  # numbers in single precision, as all were at first
-            digest.update((x if x.dtype == torch.uint8 else x.float()).numpy().data)
-            digest.update(part.labels().numpy().data)
-    return digest.hexdigest()
-
-
-def client_rows(scenario: Scenario) -> list[CsvRow]:
-    counts = describe(scenario).tolist()
-    return [
-        (i, c.name, "" if c.group is None else c.group, len(c.train), len(c.test), *row)
-        for i, (c, row) in enumerate(zip(scenario.clients, counts, strict=True))
-    ]
-
-
-@dataclass(frozen=True)
-class Census:
-    """What a run's folder says of the clients' data."""
-
-    name: str
-    rows: Sequence[CsvRow]
-    columns: int  # of the rows, for the samples of each class
-    held: dict[str, Any]  # names the data
-    preprocessing: str | None = None  # JSON, of tables
-
-
-def census_of(scenario: Scenario) -> Census:
-    held = {"note": scenario.note, "data": data_digest(scenario)}
-    preprocessing = scenario.preprocessing.to_json() if scenario.preprocessing is not None else None
-    return Census(scenario.name, client_rows(scenario), scenario.classes, held, preprocessing)
-
-
 def _execute(
     config: Config,
     store: RunStore,
@@ -323,7 +283,7 @@ def conduct(
     if not left:
         early = federation.stopped if federation.server.round < task.rounds else None
         privacy = statement(task.mods, federation.memory, early)
-        store.write_json("summary.json", {**summarise(read_run(store.path)), **privacy, **_origin(store)})
+        store.write_json("summary.json", {**summarise(read_run(store.path)), **privacy, **origin_of(store)})
     if (stopped := callbacks.stopped) is not None and stopped.error is not None:
         then = f"continue with 'fedpac resume {store.path}'" if left else "the run is finished"
         raise RunError(f"{stopped}; nothing is lost: {then}") from stopped.error
@@ -349,13 +309,13 @@ def _opened(
             f"it, or {once_more(store.path)}"
         )
     saved = saved_state(store, config)  # before anything is changed in the folder
-    _check_same_data(store, census)
+    check_same_data(store, census)
     known = census.held | {"method": {"title": method.title, "reported": method.reported}}
     if census.preprocessing is not None:
         store.write_text("preprocessing.json", census.preprocessing)
     done = saved.round if saved else 0
     store.truncate(done, _results(config, task, done))
-    _record_session(store, data_dir, done, known)
+    record_session(store, data_dir, done, known)
     return saved
 
 
@@ -400,38 +360,3 @@ def lost_checkpoint(store: RunStore, config: Config) -> bool:
     if store.finished or (store.path / CHECKPOINT).exists() or not (store.path / "config.toml").exists():
         return False
     return len(store.rows("rounds.csv")) > config.run.checkpoint_every
-
-
-# --- where the numbers come from ----------------------------------------------------------------------------------
-
-
-def _check_same_data(store: RunStore, census: Census) -> None:
-    """An error if the run was begun with other data."""
-    begun = _environment(store)
-    if any(begun.get(key, value) != value for key, value in census.held.items()):
-        was = f"those it was started with{f' ({note})' if (note := begun.get('note')) else ''}"
-        raise RunError(
-            f"{store.path} was started with other data: the files of '{census.name}' are not {was}. "
-            "Give their folder with --data-dir, or start a new run"
-        )
-
-
-def _environment(store: RunStore) -> dict[str, Any]:
-    return store.read_json("environment.json") if (store.path / "environment.json").exists() else {}
-
-
-def _record_session(store: RunStore, data_dir: Path | None, after_round: int, known: dict[str, Any]) -> None:
-    """environment.json: each start of the run, with what one needs to know to get the same numbers again."""
-    earlier = _environment(store).get("sessions", [])
-    session = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "after_round": after_round, **provenance()}
-    store.write_json("environment.json", {**known, "sessions": [*earlier, session]})
-    chosen = data_dir or os.environ.get("FEDPAC_DATA")
-    if chosen:
-        store.remember_data_dir(Path(chosen).expanduser().absolute())
-
-
-def _origin(store: RunStore) -> dict[str, Any]:
-    """How the run was started, for the summary; environment.json has every later session too."""
-    first, *later = store.read_json("environment.json")["sessions"]
-    origin = {key: first[key] for key in ("command", "commit", "versions", "kernels", "machine")}
-    return origin | {"resumed": len(later)}

@@ -19,7 +19,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedpac.config import Config, make_config, read_config
+from fedpac.config import Config, make_config
+from fedpac.config_values import read_config
 from fedpac.errors import RunError, RunInUseError
 from fedpac.files import explained, write_atomically
 from fedpac.methods import is_own

@@ -7,7 +7,7 @@ import numpy as np
 from fedpac.methods.base import Which
 from fedpac.metrics import CONFUSION, METRICS, RELIABILITY, confusion_matrix
 from fedpac.runs.calibration import pooled, reliability
-from fedpac.runs.read import SPLITS, Floats, RunData, When
+from fedpac.runs.run_data import SPLITS, Floats, RunData, When
 
 
 def over_clients(values: Floats, sizes: Floats, higher: bool = True) -> dict[str, float]:

@@ -19,7 +19,7 @@ from fedpac.errors import ConfigError, FedpacError, RunError, RunInUseError, unk
 from fedpac.rounds import RoundReport
 from fedpac.runs.execute import advance
 from fedpac.runs.folder import CHECKPOINT, RunStore
-from fedpac.runs.read import RunData
+from fedpac.runs.run_data import RunData
 from fedpac.tables.results import HeldRun, ResultsFolder
 from fedpac.tables.spec import Experiment
 

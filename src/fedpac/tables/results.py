@@ -5,11 +5,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedpac.config import Config, make_config, read_config
+from fedpac.config import Config, make_config
+from fedpac.config_values import read_config
 from fedpac.errors import FedpacError, NotEvaluatedError
 from fedpac.runs.execute import fingerprint
 from fedpac.runs.folder import RunStore
-from fedpac.runs.read import RunData, read_run
+from fedpac.runs.read import read_run
+from fedpac.runs.run_data import RunData
 
 FILES = ("config.toml", "clients.csv", "environment.json", "metrics.csv", "rounds.csv", "summary.json")
 Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]

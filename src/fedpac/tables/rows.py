@@ -11,7 +11,8 @@ import numpy as np
 
 from fedpac.errors import FedpacError
 from fedpac.methods.base import Which
-from fedpac.runs.read import RunData, counting, stand_in_mark
+from fedpac.runs.run_data import RunData
+from fedpac.runs.seeds import counting, stand_in_mark
 from fedpac.tables.cells import Cell, cells
 from fedpac.tables.results import ResultsFolder
 from fedpac.tables.spec import Experiment, Setting

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedpac.config import Config, make_config, read_config
+from fedpac.config import Config, make_config
+from fedpac.config_values import read_config
 from fedpac.errors import ConfigError, unknown
 from fedpac.methods import find_method, list_methods
 from fedpac.methods.base import Which

@@ -18,7 +18,7 @@ from fedpac.report.web import words
 from fedpac.report.web.gains import final_accuracy, gains, other_samples
 from fedpac.report.web.settings import ALONE, Experiment, Setting, settings_of
 from fedpac.runs.calibration import reliability
-from fedpac.runs.read import SPLITS, Floats, RunData
+from fedpac.runs.run_data import SPLITS, Floats, RunData
 from fedpac.runs.summary import over_clients
 from fedpac.version import __version__
 

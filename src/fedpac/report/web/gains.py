@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from fedpac.methods.base import Which
-from fedpac.runs.read import Floats, RunData
+from fedpac.runs.run_data import Floats, RunData
 
 Verdict: TypeAlias = Literal["gains", "loses", "open", "unknown"]  # open: too close to call
 Z = 1.959964  # of a 95 % interval

@@ -16,7 +16,8 @@ from fedpac.extras import library
 from fedpac.report.web.contents import contents
 from fedpac.report.web.page import page_html
 from fedpac.report.web.status import status
-from fedpac.runs.read import RunData, read_run
+from fedpac.runs.read import read_run
+from fedpac.runs.run_data import RunData
 
 LOOK = 0.5  # seconds between two looks at the folders
 FEWER = 5.0  # times as long as reading them took: a huge run is looked at less often

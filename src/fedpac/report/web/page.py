@@ -12,7 +12,7 @@ from typing import Any
 from fedpac.errors import RunError
 from fedpac.files import explained, write_atomically
 from fedpac.report.web.contents import contents
-from fedpac.runs.read import RunData
+from fedpac.runs.run_data import RunData
 from fedpac.version import __version__
 
 SCRIPTS = ("dom.js", "accuracy.js", "calibration.js", "weights.js", "page.js")

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedpac.report.web.gains import Gains, gains
-from fedpac.runs.read import RunData, setting_title, together
+from fedpac.runs.run_data import RunData
+from fedpac.runs.seeds import setting_title, together
 
 ALONE = "local"  # the method without collaboration
 

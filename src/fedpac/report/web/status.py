@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedpac.config import read_config
+from fedpac.config_values import read_config
 from fedpac.errors import FedpacError
 from fedpac.runs.folder import RunStore
 from fedpac.runs.pulse import Beat, alive, read_beat

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedpac.report.web.gains import Gains
 from fedpac.report.web.settings import ALONE, Experiment, Setting
-from fedpac.runs.read import RunData
+from fedpac.runs.run_data import RunData
 
 LONGEST = 1_000  # characters of what a folder states
 
