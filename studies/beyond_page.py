@@ -34,7 +34,7 @@ SETTINGS = {
     "cifar10-100": "CIFAR-10, 100 clients",
     "fashion-mnist-100": "Fashion-MNIST, 100 clients",
 }
-COLUMNS = 3  # of the figure
+COLUMNS = 2  # of the figure
 SHOWN = (30, 60, 100, 150, LAST)
 PARTS = {
     "fedpac": "FedPAC",
@@ -185,8 +185,8 @@ def fair(setting: str) -> str:
 def chosen() -> str:
     """Which steps suit a method, by the accuracy on held-out training data: the mean over seeds."""
     found: dict[str, list[float]] = {}
-    for row in records("fair-settings"):
-        found.setdefault(row["row"], []).append(float(row["validation"]))
+    for trial in records("fair-settings"):
+        found.setdefault(trial["row"], []).append(float(trial["validation"]))
     table, rows = shipped()["fair"], []
     for row in found:
         if f"{row}-fast" in found:

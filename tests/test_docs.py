@@ -7,6 +7,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -190,6 +191,18 @@ def test_readme_and_page_say_how_far_fedpac_plus_is_ahead() -> None:
     assert f"({theirs:.2f}) in round {first}" in page
     assert f"it is {ours - theirs:.2f} points ahead ({ours:.2f}" in page
     assert all(ours > theirs for ours, theirs in zip(plus, plain, strict=True))
+
+
+def test_the_page_says_how_fedpac_plus_fares_with_100_clients() -> None:
+    of = partial(beyond_page.means, "fashion-mnist-100")
+    page = " ".join((ROOT / "docs" / "beyond.md").read_text().split())
+    final, plain = of("fedpac-plus", 200)[0], of("fedpac", 200)[0]
+    ahead = beyond_page.signed(beyond_page.gap("fashion-mnist-100", "fedpac-plus", 200, "fedpac", 200))
+    assert f"and {ahead.removeprefix('+')} in round 200 ({final:.2f} and {plain:.2f};" in page
+    before, after = of("fedpac-plus", 60)[0], of("fedpac-plus", 80)[0]
+    assert f"between rounds 60 ({before:.2f}) and 80 ({after:.2f})" in page
+    assert before < plain < after
+    assert all(of("fedpac-plus", t) > of("fedpac", t) for t in range(20, 201, 20))
 
 
 def test_where_fedpac_is_not_the_best_choice_is_measured() -> None:
