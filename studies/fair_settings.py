@@ -1,11 +1,11 @@
 """Do larger steps suit a method? Both rows that a method has in the fair table, compared on validation data.
 
-    python -m studies.fair_settings results/fair-settings.csv runs/fair [MOST]
+    python -m studies.fair_settings results/fair-settings.csv runs/fair [MOST [SETTING]]
 
-Each row of the table that averages has two trials, as its authors have it and with larger steps: Fashion-MNIST, 20
-clients with 100 samples, of which a fifth is held out, 100 rounds, seeds 10 to 12, which no table reports. Written is
-the accuracy on the held-out data of the model that the method reports, the mean over clients. Started again, it goes on
-with the rows that are missing, at most MOST of them.
+Each row of the table that averages has two trials, as its authors have it and with larger steps, in one of the table's
+settings (fashion-mnist,20,n100 if none is named): a fifth of each client's samples is held out, 100 rounds, seeds 10 to
+12, which no table reports. Written is the accuracy on the held-out data of the model that the method reports, the mean
+over clients. Started again, it goes on with the rows that are missing, at most MOST of them.
 """
 
 import sys
@@ -20,14 +20,14 @@ from fedpac.runs.execute import advance
 from fedpac.runs.folder import RunStore
 from fedpac.tables.spec import shipped
 
-SETTING, SEEDS, ROUNDS = "fashion-mnist,20,n100", (10, 11, 12), 100
+SEEDS, ROUNDS = (10, 11, 12), 100
 FAIR = shipped()["fair"]
 PAIRED = [row.removesuffix("-fast") for row in FAIR.methods if row.endswith("-fast")]
 
 
-def validated(folder: Path, row: str, seed: int) -> float:
+def validated(folder: Path, setting: str, row: str, seed: int) -> float:
     """NaN where training diverges, which counts against the budget like any other trial."""
-    config = FAIR.config(SETTING, row, seed).model_dump(mode="json", exclude_none=True)
+    config = FAIR.config(setting, row, seed).model_dump(mode="json", exclude_none=True)
     run = {"rounds": ROUNDS, "evaluate_every": ROUNDS, "engine": "serial"}
     config = changed({**config, "run": {**config["run"], **run}}, "data.validation_share", 0.2)
     try:
@@ -44,7 +44,8 @@ if __name__ == "__main__":
 
     def measure(cell: tuple[str, int]) -> tuple[float]:
         row, seed = cell
-        return (validated(runs / f"{FAIR.run_of(row)}-seed{seed}", row, seed),)
+        return (validated(runs / f"{FAIR.run_of(row)}-seed{seed}", setting, row, seed),)
 
     most = int(sys.argv[3]) if len(sys.argv) > 3 else len(cells)
+    setting = sys.argv[4] if len(sys.argv) > 4 else "fashion-mnist,20,n100"
     fill(table, ("row", "seed", "validation"), cells, measure, most, "seeds 10 to 12")
