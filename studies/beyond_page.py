@@ -30,6 +30,7 @@ PLUS, PLAIN, LAST = "fedpac-plus", "fedpac", 200
 SETTINGS = {
     "cifar10-20": "CIFAR-10",
     "fashion-mnist-20": "Fashion-MNIST",
+    "cifar10-20-n100": "CIFAR-10, 100 samples a client",
     "fashion-mnist-20-n100": "Fashion-MNIST, 100 samples a client",
     "cifar10-100": "CIFAR-10, 100 clients",
     "fashion-mnist-100": "Fashion-MNIST, 100 clients",
@@ -182,10 +183,10 @@ def fair(setting: str) -> str:
     return written(columns, [row for _, row in rows])
 
 
-def chosen() -> str:
+def chosen(study: str) -> str:
     """Which steps suit a method, by the accuracy on held-out training data: the mean over seeds."""
     found: dict[str, list[float]] = {}
-    for trial in records("fair-settings"):
+    for trial in records(study):
         found.setdefault(trial["row"], []).append(float(trial["validation"]))
     table, rows = shipped()["fair"], []
     for row in found:
@@ -202,8 +203,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "parts": parts,
     "trials": trials,
     "changes": changes,
-    "chosen": chosen,
+    "chosen": partial(chosen, "fair-settings"),
+    "chosen_cifar10": partial(chosen, "fair-settings-cifar10"),
     "fair": partial(fair, "fashion-mnist,20,n100"),
+    "fair_cifar10_scarce": partial(fair, "cifar10,20,n100"),
     "fair_fashion": partial(fair, "fashion-mnist,20"),
     "fair_cifar10": partial(fair, "cifar10,20"),
     "fair_dirichlet": partial(fair, "fashion-mnist,20,dir01"),

@@ -2,9 +2,9 @@
 
     python -m studies.fair_settings results/fair-settings.csv runs/fair [MOST [SETTING]]
 
-Each row of the table that averages has two trials, as its authors have it and with larger steps, in one of the table's
-settings (fashion-mnist,20,n100 if none is named): a fifth of each client's samples is held out, 100 rounds, seeds 10 to
-12, which no table reports. Written is the accuracy on the held-out data of the model that the method reports, the mean
+Each rival that averages has two trials, as its authors have it and with larger steps, in one of the table's settings
+(fashion-mnist,20,n100 if none is named): a fifth of each client's samples is held out, 100 rounds, seeds 10 to 12,
+which no table reports. Written is the accuracy on the held-out data of the model that the method reports, the mean
 over clients. Started again, it goes on with the rows that are missing, at most MOST of them.
 """
 
@@ -40,12 +40,12 @@ def validated(folder: Path, setting: str, row: str, seed: int) -> float:
 
 if __name__ == "__main__":
     table, runs = Path(sys.argv[1]), Path(sys.argv[2])
+    setting = sys.argv[4] if len(sys.argv) > 4 else "fashion-mnist,20,n100"
     cells = [(row, seed) for seed in SEEDS for name in PAIRED for row in (name, f"{name}-fast")]
 
     def measure(cell: tuple[str, int]) -> tuple[float]:
         row, seed = cell
-        return (validated(runs / f"{FAIR.run_of(row)}-seed{seed}", setting, row, seed),)
+        return (validated(runs / setting.replace(",", "-") / f"{FAIR.run_of(row)}-seed{seed}", setting, row, seed),)
 
     most = int(sys.argv[3]) if len(sys.argv) > 3 else len(cells)
-    setting = sys.argv[4] if len(sys.argv) > 4 else "fashion-mnist,20,n100"
     fill(table, ("row", "seed", "validation"), cells, measure, most, "seeds 10 to 12")

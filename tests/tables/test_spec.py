@@ -68,6 +68,17 @@ def test_rows_that_need_no_run_of_their_own():
     assert len(rows) == 22  # 22 methods in 25 rows, three of which are by-products
 
 
+def test_larger_steps_are_twice_those_that_a_method_has_on_the_same_data():
+    fair = shipped()["fair"]
+    rows = [row for row in fair.methods if row.endswith("-fast")]
+    assert len(rows) == 9
+    for setting in fair.settings:
+        for row in rows:
+            plain = fair.config(setting, row.removesuffix("-fast"), 0).training
+            assert fair.config(setting, row, 0).training == plain.model_copy(update={"lr": 2 * plain.lr})
+    assert fair.config("cifar10,20", "ditto-fast", 0).training.lr == 0.04
+
+
 def test_only_picks_settings_by_words_and_rows_by_name():
     table = shipped()["table1"]
     assert {c.setting for c in cells_of(table, Path(), only="fashion-mnist,20")} == {"fashion-mnist,20"}

@@ -27,6 +27,7 @@ class TableRow(_Frozen):
     method: dict[str, Any] = {}  # as in a run's config; left out, the method of the row's name
     server: dict[str, Any] = {}  # the same, of the section `server`
     training: dict[str, Any] = {}  # what differs from the setting's `training`: rates tuned for this method
+    rate: Annotated[float, Field(gt=0)] = 1.0  # times the learning rate that the row would have otherwise
     by_product_of: str | None = None
     accuracy: Which | None = None  # received or personal; left out, the one the method reports
 
@@ -65,7 +66,7 @@ class Experiment(_Frozen):
             if row.by_product_of is not None:
                 if row.by_product_of not in self.methods:
                     raise ValueError(f"methods.{key}: {unknown('row', row.by_product_of, self.methods)}")
-                if row.accuracy is None or row.method or row.server or row.training:
+                if row.accuracy is None or row.method or row.server or row.training or row.rate != 1:
                     raise ValueError(f"methods.{key}: a by-product needs `accuracy` and cannot have its own method.")
         if self.shows == "weights" and len(self.methods) > 1:
             raise ValueError(f"a figure of weights shows one method, but there are {', '.join(self.methods)}.")
@@ -108,7 +109,9 @@ class Experiment(_Frozen):
             run = self.methods[self.run_of(row)]
             training = {**shared["training"], **run.training}
             own = {"method": self._method(row), "server": run.server, "training": training}
-            return make_config({**shared, **own, "run": {**shared["run"], "seed": seed}})
+            config = make_config({**shared, **own, "run": {**shared["run"], "seed": seed}})
+            rated = config.training.model_copy(update={"lr": run.rate * config.training.lr})
+            return config.model_copy(update={"training": rated})
         except ConfigError as error:
             raise ConfigError(f"{self.argument}, setting '{setting}', row '{row}': {error}") from None
 
