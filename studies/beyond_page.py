@@ -192,7 +192,8 @@ def chosen(study: str) -> str:
     for row in found:
         if f"{row}-fast" in found:
             plain, fast = np.mean(found[row]), np.mean(found[f"{row}-fast"])
-            better = "larger steps" if fast > plain else "as its authors have it"  # NaN: training diverged
+            diverged = np.isnan([plain, fast])
+            better = "larger steps" if fast > plain or (diverged == [True, False]).all() else "as its authors have it"
             values = (f"{value:.2f}" if np.isfinite(value) else "diverged" for value in (plain, fast))
             rows.append([table.title_of(row), *values, better])
     return written(["method", "as its authors have it", "larger steps", "chosen"], rows)
@@ -218,7 +219,9 @@ TABLES: dict[str, Callable[[], str]] = {
 
 def curves() -> Figure:
     """Both methods over rounds: the mean over seeds, and from the lowest to the highest seed."""
-    shown = {setting: title for setting, title in SETTINGS.items() if runs(setting, PLUS)}
+    shown = {
+        setting: title for setting, title in SETTINGS.items() if runs(setting, PLUS) and means(setting, PLAIN, LAST)
+    }
     lines = -(-len(shown) // COLUMNS)
     drawn, axes = plt.subplots(lines, COLUMNS, figsize=(4.4 * COLUMNS, 3.6 * lines), squeeze=False)
     for axis in axes.flat[len(shown) :]:

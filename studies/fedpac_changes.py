@@ -1,4 +1,4 @@
-"""What else could be changed in FedPAC? One change at a time, on a seed that no table reports.
+"""What else could be changed in FedPAC? One change at a time, on seeds that no table reports.
 
     python -m studies.fedpac_changes results/fedpac-changes.csv runs/changes [MOST]
 
@@ -43,7 +43,7 @@ class Changed(FedPAC):
     own_bodies: Annotated[float, Field(ge=0, le=1, description="share of a body averaged as heads are")] = 0.0
     by_class: Annotated[bool, Field(description="rows of heads weigh by their class's samples, too")] = False
     generative: Annotated[bool, Field(description="clients are scored with heads from class means")] = False
-    unbiased: Annotated[bool, Field(description="weights that charge peers for their noise once, not twice")] = False
+    unbiased: Annotated[bool, Field(description="weights that charge peers for noise once; none is cut off")] = False
     refit: Annotated[bool, Field(description="received heads see an epoch of their client's data first")] = False
 
     def send(self, server: Server, client: int) -> Message:
@@ -143,7 +143,7 @@ if __name__ == "__main__":
     most = int(sys.argv[3]) if len(sys.argv) > 3 else len(TRIALS) * len(SEEDS)
 
     def scores(trial: str, seed: int) -> np.ndarray:
-        return received(runs / f"{trial.replace(', ', '-').replace(' ', '-')}-seed{seed}", trial, seed)
+        return received(runs / f"{trial.replace(' ', '-')}-seed{seed}", trial, seed)
 
     def measure(cell: tuple[str, int]) -> tuple[float, float, float]:
         ours, theirs = scores(*cell), scores("FedPAC", cell[1])

@@ -1,4 +1,4 @@
-"""The sections of a config that no module has for itself: run, wire, server and federation, with their keys."""
+"""The sections of a config that belong to no other module: run, wire, server and federation, with their keys."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: whose samples they are of, and each start of the run (environment.json)."""
+"""Where a run's numbers come from: the clients' samples, and every start of the run (environment.json)."""
 
 import hashlib
 import os
