@@ -214,7 +214,7 @@ def test_where_fedpac_is_not_the_best_choice_is_measured() -> None:
     few, skewed = "fashion-mnist-20-n100", "fashion-mnist-20-feature-skew"
     assert f"({final(few, 'fedccfa')}, FedAvg {final(few, 'fedavg')})" in text
     assert f"after local training it has {final(few, 'fedccfa', 'personal')}" in text
-    assert f"({final(few, 'feddbe')} and {final(few, 'fedpac')})" in text
+    assert f"({final(few, 'feddbe')} and {final(few, 'fedpac')} on Fashion-MNIST" in text
     assert f"({final(skewed, 'fedpac')} and {final(skewed, 'fedavg', 'personal')} on" in text
     many = "fashion-mnist-20-dir01"
     assert f"({final(many, 'fedavg', 'personal', 100)} and {final(many, 'fedpac', last=100)})" in text
