@@ -9,41 +9,24 @@ the received models, the mean over clients. Started again, it goes on with the r
 import sys
 import tempfile
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 from studies.rows import fill
 
 from fedpac.config import make_config
-from fedpac.message import Message
-from fedpac.methods.fedpac_plus import FedPACPlus
 from fedpac.runs.execute import advance
 from fedpac.runs.read import read_run
-from fedpac.server import Server
 
-SEEDS, ROUNDS, RAMP = (10, 11, 12), 12, 10
+SEEDS, ROUNDS = (10, 11, 12), 12
 
-
-class Ramped(FedPACPlus):
-    """The momentum grows from zero to its full size over the first rounds."""
-
-    name: ClassVar[str] = "ramped"
-    title: ClassVar[str] = "Ramped"
-
-    def merge(self, server: Server, replies: dict[int, Message]) -> None:
-        share = min(1.0, (server.round - 1) / RAMP)
-        assert server.optimizer is not None
-        server.optimizer = server.optimizer.model_copy(update={"momentum": share * self.momentum})
-        super().merge(server, replies)
-
-
-TRIALS = {
+TRIALS: dict[str, dict[str, Any]] = {
     "FedPAC": {"name": "fedpac"},
     "FedPAC+": {"name": "fedpac-plus"},
     "without momentum": {"name": "fedpac-plus", "momentum": 0.0},
     "without the higher rate": {"name": "fedpac-plus", "rate": 1.0},
     "without control variates": {"name": "fedpac-plus", "control": False},
-    f"momentum from zero over {RAMP} rounds": {"name": "studies.first_rounds:Ramped"},
+    "momentum warm-up of 10 rounds": {"name": "fedpac-plus", "warmup": 10},
 }
 
 

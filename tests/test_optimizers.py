@@ -70,6 +70,20 @@ def test_three_steps_follow_the_equations(kind):
         torch.testing.assert_close(w["p"], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_momentum_warms_up_from_zero_and_then_stays():
+    optimizer = Optimizer(kind="momentum", momentum=0.8, warmup=4)
+    assert [optimizer.at(round).momentum for round in (1, 2, 3, 4, 5, 6)] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 0.8])
+    assert Optimizer(momentum=0.8).at(1).momentum == 0.8
+
+
+def test_a_federation_warms_its_momentum_up():
+    """Half the momentum in round 2 of a warm-up over two rounds, and so a step that is as much shorter."""
+    slow, half, full = (run(FedAvg(), rounds=2, kind="momentum", momentum=m, warmup=w)
+                        for m, w in ((0.8, 2), (0.4, 0), (0.8, 0)))  # fmt: skip
+    assert_equal(slow.server.weights("w"), half.server.weights("w"))
+    assert any((slow.server.weights("w")[name] != t).any() for name, t in full.server.weights("w").items())
+
+
 def test_momentum_in_a_federation_is_the_heavy_ball():
     """Two rounds by hand: the second starts from the first average and goes on in its direction."""
     data = tiny_data()
@@ -158,12 +172,18 @@ def test_the_config_states_what_is_usual_for_the_optimizer():
     assert ServerConfig(optimizer="momentum").make_optimizer() == Optimizer(kind="momentum", lr=1.0, momentum=0.5)
     with pytest.raises(ConfigError, match=r"server\.momentum needs"):
         make_config({"server": {"momentum": 0.9}})
+    with pytest.raises(ConfigError, match=r"server\.warmup needs"):
+        make_config({"server": {"warmup": 5}})
 
 
 def test_runs_from_before_there_were_optimizers_go_on():
     config = make_config({"method": "fedavg"})
     assert "server" not in config.identity()
-    assert fingerprint(config) != fingerprint(make_config({"method": "fedavg", "server": {"optimizer": "momentum"}}))
+    pushed = make_config({"method": "fedavg", "server": {"optimizer": "momentum"}})
+    assert fingerprint(config) != fingerprint(pushed)
+    assert "warmup" not in pushed.identity()["server"]  # which came later still
+    warmed = make_config({"method": "fedavg", "server": {"optimizer": "momentum", "warmup": 5}})
+    assert fingerprint(warmed) != fingerprint(pushed)
 
 
 def test_an_optimizer_that_is_asked_for_changes_only_what_it_steers():

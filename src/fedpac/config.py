@@ -36,6 +36,7 @@ YOUNGER = {  # keys that came later, by section
         "personal_every", "evaluate_absentees", "evaluate_clients", "everybody_last", "metrics", "select_by",
         "patience", "ended",
     },
+    "server": {"warmup"},
     "privacy": {"secret_start"},
 }  # fmt: skip
 LONGEST_GUESS = 10_000  # rounds

@@ -131,12 +131,13 @@ class ServerConfig(BaseModel):
     ] = None
     second: Annotated[float, Field(ge=0, lt=1, description="beta 2 of adam and yogi")] = 0.99
     tau: Annotated[float, Field(gt=0, le=1, description="adam and yogi: added to the root of the second moment")] = 1e-3
+    warmup: Annotated[int, Field(ge=0, description="rounds over which momentum grows from zero to its full size")] = 0
 
     def make_rule(self) -> Rule | None:
         return None if self.aggregation == "mean" else Rule(kind=self.aggregation, hostile=self.hostile)
 
     def make_optimizer(self) -> Optimizer | None:
-        given = {"lr": self.lr, "momentum": self.momentum}
+        given = {"lr": self.lr, "momentum": self.momentum, "warmup": self.warmup or None}
         given = {key: value for key, value in given.items() if value is not None}
         if self.optimizer == "none":
             if given:

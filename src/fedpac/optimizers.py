@@ -5,7 +5,8 @@
     adam:      m <- b m + (1 - b) d    s <- c s + (1 - c) d^2          w <- w + lr m / (sqrt(s) + tau)
     yogi:      m <- b m + (1 - b) d    s <- s - (1 - c) d^2 sign(s - d^2)          the same step
 
-s starts at tau^2, everything else at zero, as in the paper, without a correction of the bias. Momentum is linear in
+s starts at tau^2, everything else at zero, as in the paper, without a correction of the bias. With `warmup`, b grows
+from zero over that many rounds: the first steps are the longest, and momentum would repeat them. Momentum is linear in
 what clients send, so it works on payloads that the server cannot read; adam and yogi square and divide, and do not.
 """
 
@@ -36,6 +37,12 @@ class Optimizer(BaseModel):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
     second: Annotated[float, Field(ge=0, lt=1)] = 0.99
     tau: Annotated[float, Field(gt=0, le=1)] = 1e-3
+    warmup: Annotated[int, Field(ge=0)] = 0
+
+    def at(self, round: int) -> "Optimizer":
+        """As it is in that round, with as much of the momentum as there is by then."""
+        share = min(1.0, (round - 1) / self.warmup) if self.warmup else 1.0
+        return self.model_copy(update={"momentum": share * self.momentum})
 
     def step(
         self, old: Weights, average: Weights, moments: Mapping[str, Weights], averaged: Collection[str] = ()

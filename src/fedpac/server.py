@@ -38,7 +38,7 @@ class Server:
             self.state[name] = average
             return
         kept = {key: self.weights(f"{name} {key}") for key in MOMENTS if f"{name} {key}" in self.state}
-        self.state[name], moments = self.optimizer.step(old, average, kept, self.task.buffers)
+        self.state[name], moments = self.optimizer.at(self.round).step(old, average, kept, self.task.buffers)
         self.state.update({f"{name} {key}": part for key, part in moments.items()})
 
     def weights(self, name: str) -> Weights:

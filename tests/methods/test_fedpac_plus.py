@@ -41,6 +41,13 @@ def test_momentum_carries_the_body_on_and_nothing_else():
     assert {part for part in two.server.state if part.endswith("velocity")} == {"w velocity"}
 
 
+def test_its_momentum_can_warm_up():
+    """In the second of two rounds of warm-up there is half of it."""
+    warmed = run_federation(FedPACPlus(momentum=0.8, warmup=2), rounds=2)
+    half = run_federation(FedPACPlus(momentum=0.4), rounds=2)
+    assert_equal(warmed.server.weights("w"), half.server.weights("w"))
+
+
 def test_the_rate_is_of_the_body_alone():
     data = tiny_data()
     task, fast = tiny_task(len(data)), tiny_task(len(data), lr=0.1)

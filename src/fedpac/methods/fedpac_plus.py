@@ -36,9 +36,10 @@ class FedPACPlus(FedPAC):
     name: ClassVar[str] = "fedpac-plus"
     title: ClassVar[str] = "FedPAC+"
     encryptable_with: ClassVar[str] = "method.momentum = 0 and method.control = false"
-    younger: ClassVar[Mapping[str, object]] = {**FedPAC.younger, "control": False}
+    younger: ClassVar[Mapping[str, object]] = {**FedPAC.younger, "control": False, "warmup": 0}
 
     momentum: Annotated[float, Field(ge=0, lt=1, description="server momentum of the body")] = 0.5
+    warmup: Annotated[int, Field(ge=0, description="rounds over which the momentum grows from zero")] = 0
     rate: Annotated[
         float, Field(gt=0, le=100, description="learning rate of the body, as a multiple of training.lr")
     ] = 2.0
@@ -46,7 +47,7 @@ class FedPACPlus(FedPAC):
     augmented: Annotated[bool, Field(description="statistics, head and centroids from augmented images")] = True
 
     def optimizer(self) -> Optimizer | None:
-        return Optimizer(kind="momentum", lr=1.0, momentum=self.momentum) if self.momentum else None
+        return Optimizer(momentum=self.momentum, warmup=self.warmup) if self.momentum else None
 
     def body_lr(self, client: Client) -> float:
         return self.rate * client.recipe.lr
