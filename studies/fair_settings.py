@@ -15,7 +15,7 @@ from studies.rows import fill
 
 from fedpac.config import make_config
 from fedpac.config_values import changed
-from fedpac.errors import TrainingError
+from fedpac.errors import RunError, TrainingError
 from fedpac.runs.execute import advance
 from fedpac.runs.folder import RunStore
 from fedpac.tables.spec import shipped
@@ -32,7 +32,7 @@ def validated(folder: Path, setting: str, row: str, seed: int) -> float:
     config = changed({**config, "run": {**config["run"], **run}}, "data.validation_share", 0.2)
     try:
         advance(make_config(config), folder)
-    except TrainingError:
+    except (TrainingError, RunError):  # replies far too large are refused before they are infinite
         return float("nan")
     summary = RunStore(folder).read_json("summary.json")
     return 100 * float(summary[FAIR.accuracy_of(row)]["selected"]["value"])

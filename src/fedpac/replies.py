@@ -236,7 +236,7 @@ def _too_large(
             if others:
                 usual = max(usual, others[(len(others) - 1) // 2])
             if own > excess * usual and (others or scale):  # else there is nothing to compare it with
-                problems[client] = f"'{name}' has norm {own:.3g}; typical is {usual:.3g}"
+                problems[client] = f"'{name}' has norm {own:.3g}; typical is {usual:.3g} (has its training diverged?)"
                 break
     return problems
 
