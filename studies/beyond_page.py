@@ -44,6 +44,7 @@ PARTS = {
     "fedpac-control": "control variates alone",
     "fedpac-plus-uncontrolled": "all but control variates",
     "fedpac-plus": "all: FedPAC+",
+    "fedpac-plus-warmup": "all, with a momentum warm-up of 10 rounds",
 }
 
 
@@ -152,6 +153,16 @@ def changes() -> str:
     return written(["change", "seeds", "round 100", "minus FedPAC"], rows)
 
 
+def first_rounds() -> str:
+    """What makes FedPAC+ slow in its first rounds: the mean over seeds that no table reports."""
+    found: dict[str, list[list[float]]] = {}
+    rounds = (1, 2, 3, 4, 5, 8, 12)
+    for row in records("first-rounds"):
+        found.setdefault(row["trial"], []).append([float(row[f"round {t}"]) for t in rounds])
+    rows = [[trial, *(f"{value:.1f}" for value in np.mean(seeds, 0))] for trial, seeds in found.items()]
+    return written(["", *(f"round {t}" for t in rounds)], rows)
+
+
 def trials() -> str:
     """What was tried on a seed that no table reports."""
     found: dict[tuple[str, str], dict[int, str]] = {}
@@ -202,6 +213,7 @@ def chosen(study: str) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "progress": progress,
     "parts": parts,
+    "first_rounds": first_rounds,
     "trials": trials,
     "changes": changes,
     "chosen": partial(chosen, "fair-settings"),

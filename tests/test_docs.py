@@ -194,6 +194,25 @@ def test_readme_and_page_say_how_far_fedpac_plus_is_ahead() -> None:
     assert all(ours > theirs for ours, theirs in zip(plus, plain, strict=True))
 
 
+def test_the_page_says_where_fedpac_plus_is_behind() -> None:
+    page = " ".join((ROOT / "docs" / "beyond.md").read_text().split())
+
+    def ahead(setting: str) -> dict[int, float]:
+        of = partial(beyond_page.means, setting)
+        return {t: statistics.mean(of("fedpac-plus", t)) - statistics.mean(of("fedpac", t)) for t in range(5, 201, 5)}
+
+    plus, plain = (
+        statistics.mean(beyond_page.means("fashion-mnist-20", row, 200)) for row in ("fedpac-plus", "fedpac")
+    )
+    assert f"both end at the same accuracy ({plus:.2f} and {plain:.2f})" in page
+    gaps = {t: gap for t, gap in ahead("fashion-mnist-20").items() if gap < 0}
+    late = range(145, 201, 5)
+    assert min(gaps) == late[0]
+    assert f"behind in {len(gaps)} of {len(late)} evaluated rounds, by {-min(gaps.values()):.2f} points" in page
+    assert [t for t, gap in ahead("fashion-mnist-20-n100").items() if gap < 0] == [5]
+    assert all(gap > 0 for gap in ahead("cifar10-20").values())
+
+
 def test_the_page_says_how_fedpac_plus_fares_with_100_clients() -> None:
     of = partial(beyond_page.means, "fashion-mnist-100")
     page = " ".join((ROOT / "docs" / "beyond.md").read_text().split())
