@@ -209,8 +209,45 @@ def test_the_page_says_where_fedpac_plus_is_behind() -> None:
     late = range(145, 201, 5)
     assert min(gaps) == late[0]
     assert f"behind in {len(gaps)} of {len(late)} evaluated rounds, by {-min(gaps.values()):.2f} points" in page
-    assert [t for t, gap in ahead("fashion-mnist-20-n100").items() if gap < 0] == [5]
+    few = "fashion-mnist-20-n100"
+    assert [t for t, gap in ahead(few).items() if gap < 0] == [5]
+    early = [statistics.mean(beyond_page.means(few, row, 5)) for row in ("fedpac-plus", "fedpac")]
+    assert f"{early[0]:.1f} and {early[1]:.1f}, mean of seeds 0 to 2" in page
     assert all(gap > 0 for gap in ahead("cifar10-20").values())
+    largest = (
+        f"({max(ahead('cifar10-20').values()):.2f} points on CIFAR-10, {max(ahead(few).values()):.2f} with 100 samples"
+    )
+    assert f"largest around round 20 {largest}" in page
+
+
+def test_the_page_says_what_local_training_leaves_of_fedpac_plus() -> None:
+    page = " ".join((ROOT / "docs" / "beyond.md").read_text().split())
+
+    def tuned(setting: str, row: str) -> float:
+        return statistics.mean(beyond_page.means(setting, row, 200, "personal"))
+
+    plus, plain = (tuned("cifar10-20", row) for row in ("fedpac-plus", "fedpac"))
+    assert f"FedPAC+ has {plus:.2f} personal accuracy and FedPAC {plain:.2f}" in page
+    plus, plain = (tuned("fashion-mnist-20-n100", row) for row in ("fedpac-plus", "fedpac"))
+    assert f"after local training by {plus - plain:.2f} ({plus:.2f} and {plain:.2f})" in page
+    augmented = statistics.mean(beyond_page.means("cifar10-20", "fedpac-augmented", 200))
+    ahead = beyond_page.signed(beyond_page.gap("cifar10-20", "fedpac-plus", 200, "fedpac-augmented", 200))
+    assert f"with that alone ends at {augmented:.2f}, and FedPAC+ is {ahead.removeprefix('+')} ahead of it" in page
+
+
+def test_the_page_says_what_a_warm_up_brings() -> None:
+    page = " ".join((ROOT / "docs" / "beyond.md").read_text().split())
+    of = partial(beyond_page.means, "fashion-mnist-20-n100")
+    for t in range(5, 201, 5):
+        assert all(ours > theirs for ours, theirs in zip(of("fedpac-plus-warmup", t), of("fedpac", t), strict=True))
+    final = statistics.mean(of("fedpac", 200))
+    first = [
+        min(t for t in range(5, 201, 5) if statistics.mean(of(row, t)) >= final)
+        for row in ("fedpac-plus-warmup", "fedpac-plus")
+    ]
+    assert f"final accuracy ({final:.2f}) in round {first[0]} instead of {first[1]}" in page
+    ends = [statistics.mean(of(row, 200)) for row in ("fedpac-plus-warmup", "fedpac-plus")]
+    assert f"where it ends without ({ends[0]:.2f} and {ends[1]:.2f})" in page
 
 
 def test_the_page_says_how_fedpac_plus_fares_with_100_clients() -> None:
@@ -239,6 +276,8 @@ def test_where_fedpac_is_not_the_best_choice_is_measured() -> None:
     assert f"({final(many, 'fedavg', 'personal', 100)} and {final(many, 'fedpac', last=100)})" in text
     private = {(row["method"], row["budget"]): row["percent"] for row in beyond_page.records("epsilon")}
     assert f"FedAvg-FT has {private['fedavg-ft', '3']} and FedPAC {private['fedpac', '3']}" in text
+    assert f"({private['fedavg-ft', '10']} and {private['fedpac', '10']})" in text
+    assert f"noise: {private['fedpac combined', '100']} at ε = 100" in text
     assert all(float(private["fedpac", budget]) > float(private["fedavg-ft", budget]) for budget in ("10", "30", "100"))
     assert (
         f"({final('fashion-mnist-20', 'scaffold')} on Fashion-MNIST, FedAvg {final('fashion-mnist-20', 'fedavg')})"
@@ -254,6 +293,9 @@ def test_one_small_client_levels_the_means_under_dirichlet() -> None:
     theirs, ours, pacs = (100 * scores[last][small] for scores in (tuned, plus, plain))
     assert f"13 images ({theirs:.2f} and {ours:.2f})" in text
     assert f"FedAvg-FT has {theirs:.2f} and FedPAC {pacs:.2f}" in text
+    other = beyond_page.runs(setting, "fedpac")[0].accuracy["received"][last], tuned[last]
+    for client, words in ((19, "ahead ({:.2f} and {:.2f})"), (8, "behind ({:.2f} and {:.2f})")):
+        assert words.format(*(100 * scores[client] for scores in other)) in text
     with (ROOT / "results" / setting / "fedpac-seed0" / "clients.csv").open() as file:
         sizes = [int(row["train"]) for row in csv.DictReader(file)]
     assert sizes.index(min(sizes)) == small
