@@ -260,6 +260,17 @@ def test_the_page_says_how_fedpac_plus_fares_with_100_clients() -> None:
     assert f"between rounds 60 ({before:.2f}) and 80 ({after:.2f})" in page
     assert before < plain < after
     assert all(of("fedpac-plus", t)[0] > of("fedpac", t)[0] for t in range(20, 201, 20))
+    of = partial(beyond_page.means, "cifar10-100")
+    final, plain = of("fedpac-plus", 200)[0], of("fedpac", 200)[0]
+    ahead = beyond_page.signed(beyond_page.gap("cifar10-100", "fedpac-plus", 200, "fedpac", 200))
+    assert f"and {ahead.removeprefix('+')} in round 200 ({final:.2f} and {plain:.2f};" in page
+    assert f"in round 100 it has {of('fedpac-plus', 100)[0]:.2f}." in page
+    assert (
+        f"as it is: {of('fedpac-plus', 200, 'personal')[0]:.2f} and {of('fedpac', 200, 'personal')[0]:.2f} pers" in page
+    )
+    assert all(of("fedpac-plus", t)[0] > of("fedpac", t)[0] for t in range(20, 201, 20))
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"it ends at {final:.2f} and FedPAC at {plain:.2f} (one seed; the paper reports 83.36" in readme
 
 
 def test_where_fedpac_is_not_the_best_choice_is_measured() -> None:
