@@ -177,12 +177,13 @@ def fair(setting: str) -> str:
     """The last round of every method that has come that far, best first."""
     table, folder = shipped()["fair"], setting.replace(",", "-")
     last = table.config(setting, PLUS, 0).run.rounds
+    best = PLUS if means(folder, PLUS, last) else PLAIN  # the row that the others are set beside
     rows = []
     for row in table.methods:
         run, which = table.run_of(row), table.accuracy_of(row)
         values = means(folder, run, last, which)
         if values:
-            behind = None if row == PLUS else gap(folder, run, last, PLUS, last, which)
+            behind = None if row == best else gap(folder, run, last, best, last, which)
             some = next(iter(runs(folder, run).values()))
             traffic = (some.bytes_up + some.bytes_down) / some.last_round / 1e6
             name = f"**{table.title_of(row)}**" if row in (PLUS, PLAIN) else table.title_of(row)
@@ -190,7 +191,7 @@ def fair(setting: str) -> str:
                 (np.mean(values), [name, which, str(len(values)), spread(values), signed(behind), f"{traffic:.0f}"])
             )
     rows.sort(key=lambda pair: -pair[0])
-    columns = ["method", "accuracy of", "seeds", f"round {last}", "minus FedPAC+", "MB a round"]
+    columns = ["method", "accuracy of", "seeds", f"round {last}", f"minus {table.title_of(best)}", "MB a round"]
     return written(columns, [row for _, row in rows])
 
 

@@ -29,6 +29,7 @@ from fedpac.server import Server
 from fedpac.training import Correction, controlled, flatten, steps_per_epoch
 
 SEED = 10
+WARM_UP = "and ten rounds in which momentum grows from zero"
 SWITCHES, GUESSED, PLUS = "fedpac_plus:Switches", "fedpac_plus:Guessed", "fedpac-plus"
 
 
@@ -63,6 +64,15 @@ TRIALS = [
             {"name": PLUS, "control": control}, {}, 100, samples, 900,
         )
         for samples in (200, 600) for control in (False, True)
+    ),
+    *(
+        Trial(f"{name}, 100 samples", change, {"name": PLUS, **method}, {}, 40, 100)
+        for name, change, method in (
+            ("no control", "momentum, rate and augmented statistics", {"control": False}),
+            ("no control, warm-up", WARM_UP, {"control": False, "warmup": 10}),
+            ("control", "momentum, rate, augmented statistics and control variates", {}),
+            ("control, warm-up", WARM_UP, {"warmup": 10}),
+        )
     ),
     Trial(
         "guessed control, 200 samples",

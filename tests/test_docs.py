@@ -285,6 +285,9 @@ def test_where_fedpac_is_not_the_best_choice_is_measured() -> None:
     assert f"({final(skewed, 'fedpac')} and {final(skewed, 'fedavg', 'personal')} on" in text
     many = "fashion-mnist-20-dir01"
     assert f"({final(many, 'fedavg', 'personal', 100)} and {final(many, 'fedpac', last=100)})" in text
+    assert f"Ditto ({final(many, 'ditto', 'personal', 100)}) and FedALA ({final(many, 'fedala', last=100)})" in text
+    scarce = "cifar10-20-n100"
+    assert f"until round 60 ({final(scarce, 'pfedfda', last=60)} and {final(scarce, 'fedpac', last=60)})" in text
     private = {(row["method"], row["budget"]): row["percent"] for row in beyond_page.records("epsilon")}
     assert f"FedAvg-FT has {private['fedavg-ft', '3']} and FedPAC {private['fedpac', '3']}" in text
     assert f"({private['fedavg-ft', '10']} and {private['fedpac', '10']})" in text
@@ -302,7 +305,7 @@ def test_one_small_client_levels_the_means_under_dirichlet() -> None:
     plus, plain = (beyond_page.runs(setting, row)[0].accuracy["received"] for row in ("fedpac-plus", "fedpac"))
     tuned = beyond_page.runs(setting, "fedavg")[0].accuracy["personal"]
     theirs, ours, pacs = (100 * scores[last][small] for scores in (tuned, plus, plain))
-    assert f"13 images ({theirs:.2f} and {ours:.2f})" in text
+    assert f"13 images, on which FedAvg-FT has {theirs:.2f} and FedPAC+ {ours:.2f};" in text
     assert f"FedAvg-FT has {theirs:.2f} and FedPAC {pacs:.2f}" in text
     other = beyond_page.runs(setting, "fedpac")[0].accuracy["received"][last], tuned[last]
     for client, words in ((19, "ahead ({:.2f} and {:.2f})"), (8, "behind ({:.2f} and {:.2f})")):
