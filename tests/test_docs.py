@@ -287,6 +287,10 @@ def test_where_fedpac_is_not_the_best_choice_is_measured() -> None:
     assert f"({final(many, 'fedavg', 'personal', 100)} and {final(many, 'fedpac', last=100)})" in text
     assert f"Ditto ({final(many, 'ditto', 'personal', 100)}) and FedALA ({final(many, 'fedala', last=100)})" in text
     scarce = "cifar10-20-n100"
+    stable = (
+        f"end at {final(scarce, 'fedpac-plus-uncontrolled')} with seed 0, where FedPAC has {final(scarce, 'fedpac')}."
+    )
+    assert stable in text
     assert f"until round 60 ({final(scarce, 'pfedfda', last=60)} and {final(scarce, 'fedpac', last=60)})" in text
     private = {(row["method"], row["budget"]): row["percent"] for row in beyond_page.records("epsilon")}
     assert f"FedAvg-FT has {private['fedavg-ft', '3']} and FedPAC {private['fedpac', '3']}" in text
