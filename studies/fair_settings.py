@@ -32,7 +32,11 @@ def validated(folder: Path, setting: str, row: str, seed: int) -> float:
     config = changed({**config, "run": {**config["run"], **run}}, "data.validation_share", 0.2)
     try:
         advance(make_config(config), folder)
-    except (TrainingError, RunError):  # replies far too large are refused before they are infinite
+    except TrainingError:
+        return float("nan")
+    except RunError as error:  # a reply far too large is refused before it is infinite
+        if "diverged" not in str(error):
+            raise
         return float("nan")
     summary = RunStore(folder).read_json("summary.json")
     return 100 * float(summary[FAIR.accuracy_of(row)]["selected"]["value"])

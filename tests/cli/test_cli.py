@@ -96,6 +96,23 @@ def test_run_resume_compare(fedpac, tmp_path):
     assert text.startswith("method,title,dataset")
 
 
+def test_momentum_that_warms_up_from_the_command_line(fedpac, tmp_path):
+    """The paper's network, for FedPAC+ and for a method with a server optimizer; a resumed run is the whole one."""
+    for name, *flags in (
+        ("fedpac-plus", "--set", "method.warmup=10"),
+        ("ditto", "--set", "server.optimizer=momentum", "--set", "server.warmup=10"),
+    ):
+        run = ["run", "--method", name, "--dataset", "digits", "--clients", 4, "--no-figures", *flags]
+        for folder, rounds in (("whole", 3), ("begun", 2)):
+            code, _, err = fedpac(*run, "--rounds", rounds, "--out", f"{name}-{folder}")
+            assert code == 0, err
+        assert fedpac("resume", f"{name}-begun", "--rounds", 3)[0] == 0
+        whole, begun = ((tmp_path / f"{name}-{folder}" / "metrics.csv") for folder in ("whole", "begun"))
+        last = [[line for line in file.read_text().splitlines() if line.startswith("3,")] for file in (whole, begun)]
+        assert last[0] == last[1] != []
+    assert "server.warmup needs" in fedpac("run", "--dataset", "digits", "--set", "server.warmup=3")[2]
+
+
 def test_flags_override_the_file(fedpac, tmp_path):
     Path("c.toml").write_text('[method]\nname = "fedpac"\nlam = 3\n[run]\nrounds = 7\nseed = 5\n')
     assert fedpac("run", "c.toml", "--method", "fedavg", *SMALL, "--set", "training.lr=0.5", "--out", "r")[0] == 0

@@ -30,8 +30,8 @@ class FedPACPlus(FedPAC):
     Averaging m clients divides the noise of their steps by m, so the body bears larger ones, and directions that rounds
     agree on add up. Control variates (SCAFFOLD) take out what pulls a body towards its own client's classes. Features
     of images that the body knows by heart are too tidy to fit a head on. With momentum = 0, rate = 1, control = false
-    and augmented = false it is FedPAC, bit for bit. A `server.optimizer` takes the place of the momentum. Of a hundred
-    augmented samples, control variates are so noisy that training can diverge: use control = false.
+    and augmented = false it is FedPAC, bit for bit. A `server.optimizer` takes the place of the momentum. With
+    about a hundred augmented samples a client, control variates can make training diverge: use control = false.
     """
 
     name: ClassVar[str] = "fedpac-plus"
