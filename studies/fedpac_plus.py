@@ -30,6 +30,7 @@ from fedpac.training import Correction, controlled, flatten, steps_per_epoch
 
 SEED = 10
 WARM_UP = "and ten rounds in which momentum grows from zero"
+FULL = {"full_control": 1}  # at any number of steps
 SWITCHES, GUESSED, PLUS = "fedpac_plus:Switches", "fedpac_plus:Guessed", "fedpac-plus"
 
 
@@ -66,12 +67,14 @@ TRIALS = [
         for samples in (200, 600) for control in (False, True)
     ),
     *(
-        Trial(f"{name}, 100 samples", change, {"name": PLUS, **method}, {}, 40, 100)
-        for name, change, method in (
-            ("no control", "momentum, rate and augmented statistics", {"control": False}),
-            ("no control, warm-up", WARM_UP, {"control": False, "warmup": 10}),
-            ("control", "momentum, rate, augmented statistics and control variates", {}),
-            ("control, warm-up", WARM_UP, {"warmup": 10}),
+        Trial(f"{name}, 100 samples", change, {"name": PLUS, **method}, {}, rounds, 100)
+        for name, change, method, rounds in (
+            ("no control", "momentum, rate and augmented statistics", {"control": False}, 100),
+            ("no control, warm-up", WARM_UP, {"control": False, "warmup": 10}, 40),
+            ("control", "momentum, rate, augmented statistics and control variates", FULL, 40),
+            ("control, warm-up", WARM_UP, {**FULL, "warmup": 10}, 40),
+            ("control by five sixths", "control variates at five sixths of their strength", {"full_control": 12}, 100),
+            ("control by half", "control variates at half their strength, the default since", {}, 100),
         )
     ),
     Trial(

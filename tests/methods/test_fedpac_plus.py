@@ -58,6 +58,17 @@ def test_the_rate_is_of_the_body_alone():
     assert_equal(ours.weights("head"), twice.weights("head"))
 
 
+def test_few_steps_weaken_control_variates_in_proportion():
+    """Clients with 12 samples take 6 steps of 4 in two epochs, or as many as `body_epochs` says."""
+    data = tiny_data(sizes=[12, 12])
+    client = visit(tiny_task(len(data)), data, 0, 1)
+    for settings, strength in (
+        ({}, 6 / 20), ({"full_control": 12}, 1 / 2), ({"full_control": 6}, 1.0), ({"full_control": 1}, 1.0),
+        ({"full_control": 12, "body_epochs": 3}, 3 / 4), ({"full_control": 12, "body_epochs": 0}, 0.0),
+    ):  # fmt: skip
+        assert FedPACPlus(**settings).strength(client) == pytest.approx(strength)
+
+
 def flat(weights):
     return torch.cat([tensor.reshape(-1) for tensor in weights.values()])
 
@@ -66,9 +77,10 @@ def body_of(message):
     return flat({name: tensor for name, tensor in message.weights("w").items() if name.startswith("body.")})
 
 
-def test_control_variates_are_scaffolds_option_two():
-    """With plain SGD, h_i' = h_i - h + (theta - theta_i) / (K lr), and every step follows g - h_i + h."""
-    data, method = tiny_data(), FedPACPlus(**{**OFF, "control": True})
+@pytest.mark.parametrize("full_control", [1, 5, 20])
+def test_control_variates_are_scaffolds_option_two(full_control):
+    """With plain SGD, h_i' = s (h_i - h) + (theta - theta_i) / (K lr), and every step follows g + s (h - h_i)."""
+    data, method = tiny_data(), FedPACPlus(**{**OFF, "control": True, "full_control": full_control})
     one = run_federation(method, data=data, rounds=1, momentum=0.0, weight_decay=0.0)
     for i in range(len(data)):
         client, down = visit(one.task, data, i, 2), method.send(one.server, i)
@@ -76,10 +88,11 @@ def test_control_variates_are_scaffolds_option_two():
         client.state["control"] = own
         up = method.local(client, down)
         steps = one.task.recipe.epochs * -(-len(data[i].train) // one.task.recipe.batch)
-        option_two = own - h + (body_of(down) - body_of(up)) / (steps * one.task.recipe.lr)
+        correction = min(1, steps / full_control) * (h - own)
+        option_two = (body_of(down) - body_of(up)) / (steps * one.task.recipe.lr) - correction
         torch.testing.assert_close(client.state["control"], option_two, rtol=1e-3, atol=1e-5)
         assert torch.equal(flat(up.weights("control")), client.state["control"])
-        moved = FedPAC().local(visit(one.task, data, i, 2), down, lambda w, g, by=h - own: g.add_(by))
+        moved = FedPAC().local(visit(one.task, data, i, 2), down, lambda w, g, by=correction: g.add_(by))
         assert_equal(up.weights("w"), moved.weights("w"))
         assert_equal(up.weights("head"), moved.weights("head"))
 

@@ -15,7 +15,7 @@ from fedpac.mods.dp import Kind
 from fedpac.optimizers import Optimizer
 from fedpac.replies import Description, tensor_like
 from fedpac.server import Server
-from fedpac.training import Correction, controlled, flatten, unflatten
+from fedpac.training import Correction, controlled, flatten, steps_per_epoch, unflatten
 from fedpac.weights import average_of, weighted_sum
 
 
@@ -24,20 +24,23 @@ class FedPACPlus(FedPAC):
 
     server:  v <- momentum v + (sum_i n_i/n theta_i - theta)      theta <- theta + v       in place of eq. (f_agg)
     client:  the body trains at `rate` times the recipe's learning rate
-             with g - h_i + h for every gradient g; h_i <- the mean of the round's g, h <- their mean
+             with g + s (h - h_i) for every gradient g; h_i <- the mean of the round's g, h <- their mean
+             s = min(1, K / full_control), with K the client's steps in the round
              mu_i, V_i, c_i and the head see augmented images, where training does
 
     Averaging m clients divides the noise of their steps by m, so the body bears larger ones, and directions that rounds
     agree on add up. Control variates (SCAFFOLD) take out what pulls a body towards its own client's classes. Features
     of images that the body knows by heart are too tidy to fit a head on. With momentum = 0, rate = 1, control = false
-    and augmented = false it is FedPAC, bit for bit. A `server.optimizer` takes the place of the momentum. With
-    about a hundred augmented samples a client, control variates can make training diverge: use control = false.
+    and augmented = false it is FedPAC, bit for bit. A `server.optimizer` takes the place of the momentum.
+
+    Where clients take few steps, h_i feeds itself: g answers to the correction, and becomes the next one. With s = 1
+    and ten steps a round, training diverged; with s = 1/2 such an echo dies out.
     """
 
     name: ClassVar[str] = "fedpac-plus"
     title: ClassVar[str] = "FedPAC+"
     encryptable_with: ClassVar[str] = "method.momentum = 0 and method.control = false"
-    younger: ClassVar[Mapping[str, object]] = {**FedPAC.younger, "control": False, "warmup": 0}
+    younger: ClassVar[Mapping[str, object]] = {**FedPAC.younger, "control": False, "full_control": 20, "warmup": 0}
 
     momentum: Annotated[float, Field(ge=0, lt=1, description="server momentum of the body")] = 0.5
     warmup: Annotated[int, Field(ge=0, description="rounds over which the momentum grows from zero")] = 0
@@ -45,6 +48,9 @@ class FedPACPlus(FedPAC):
         float, Field(gt=0, le=100, description="learning rate of the body, as a multiple of training.lr")
     ] = 2.0
     control: Annotated[bool, Field(description="control variates against the drift of the body")] = True
+    full_control: Annotated[
+        int, Field(ge=1, description="local steps a round from which control variates have their full strength")
+    ] = 20
     augmented: Annotated[bool, Field(description="statistics, head and centroids from augmented images")] = True
 
     def optimizer(self) -> Optimizer | None:
@@ -71,10 +77,14 @@ class FedPACPlus(FedPAC):
             return super().local(client, down, correction)
         everybodys = down.weights("control")
         h = flatten(everybodys, client.model, "body")
-        drift = controlled(h - client.tensor("control", torch.zeros_like(h)))
+        drift = controlled(self.strength(client) * (h - client.tensor("control", torch.zeros_like(h))))
         up = super().local(client, down, drift)
         client.state["control"] = drift.mean
         return Message(**up, control=unflatten(drift.mean, everybodys, client.model, "body"))
+
+    def strength(self, client: Client) -> float:
+        epochs = client.recipe.epochs if self.body_epochs is None else self.body_epochs
+        return min(1.0, epochs * steps_per_epoch(client.n, client.recipe.batch) / self.full_control)
 
     def merge(self, server: Server, replies: dict[int, Message]) -> None:
         super().merge(server, replies)
