@@ -20,7 +20,7 @@ from fedpac.native.vectors import head_gradient
 from fedpac.timing import span
 
 if TYPE_CHECKING:
-    from fedpac.native.ops import FusedConvPool
+    from fedpac.native.fusion import FusedConvPool
 
 forward, backward = span("forward"), span("backward")
 
@@ -147,7 +147,7 @@ class Dropout:
 
 def layer_of(module: nn.Module) -> Layer | None:
     """The layer that does what the module does in training; None where there is none."""
-    from fedpac.native.ops import FusedConvPool, hooked
+    from fedpac.native.fusion import FusedConvPool, hooked
 
     kind = type(module)
     parameters = list(module.parameters())
@@ -170,7 +170,7 @@ def layer_of(module: nn.Module) -> Layer | None:
 
 def layers_of(module: nn.Module) -> list[Layer] | None:
     """The module as a list of layers; None if one of them is unknown."""
-    from fedpac.native.ops import hooked
+    from fedpac.native.fusion import hooked
 
     if type(module) is nn.Sequential and not hooked(module):
         found: list[Layer] = []
@@ -211,7 +211,7 @@ def gradient_of(
     pull         (features, labels, gradient): adds to the gradient by the features that of another term
     slope        (outputs, targets): the gradient by the outputs of another loss than the cross-entropy
     """
-    from fedpac.native.ops import hooked
+    from fedpac.native.fusion import hooked
 
     if type(model) is not Classifier or hooked(model):
         return None

@@ -28,7 +28,7 @@ class Facts:
 
 def facts(model: nn.Module, sample: Tensor, classes: int) -> Facts:
     """Of the network as clients train it; an error that says why if they cannot."""
-    from fedpac.native.ops import FusedConvPool
+    from fedpac.native.fusion import FusedConvPool
 
     task = Task(model, classes, Recipe(), 0, 1, 1, sample=sample)
     used = task.model.train()

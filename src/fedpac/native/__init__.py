@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from fedpac.native.build import available, library, reason
 
 if TYPE_CHECKING:
-    from fedpac.native.ops import FusedConvPool, accelerate, conv_pool_act, plain
+    from fedpac.native.fusion import FusedConvPool, accelerate, plain
+    from fedpac.native.ops import conv_pool_act
 
 __all__ = ["FusedConvPool", "accelerate", "available", "conv_pool_act", "library", "plain", "reason"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from fedpac.native import ops
+        from fedpac.native import fusion
 
-        return getattr(ops, name)
+        return getattr(fusion, name)
     raise AttributeError(name)
