@@ -44,6 +44,7 @@ PARTS = {
     "fedpac-control": "control variates alone",
     "fedpac-plus-uncontrolled": "all but control variates",
     "fedpac-plus": "all: FedPAC+",
+    "fedpac-plus-full": "all, control variates at full strength",
     "fedpac-plus-warmup": "all, with a momentum warm-up of 10 rounds",
 }
 
