@@ -1,4 +1,4 @@
-"""FedPAC+ against FedPAC: each of its four changes alone, and none of them."""
+"""FedPAC+ against FedPAC: each of its five changes alone, and none of them."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from fedpac.methods.fedpac_plus import FedPACPlus
 from fedpac.optimizers import Optimizer
 from helpers import Finished, assert_close, assert_equal, run_federation, tiny_data, tiny_images, tiny_task, visit
 
-OFF = {"momentum": 0.0, "rate": 1.0, "control": False, "augmented": False}
+OFF = {"momentum": 0.0, "rate": 1.0, "control": False, "growth": 1.0, "augmented": False}
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])
@@ -25,7 +25,7 @@ def test_without_its_changes_it_is_fedpac(participation):
 
 def test_momentum_carries_the_body_on_and_nothing_else():
     """The second body is the average of what clients made of the first, and half of the first step once more."""
-    data, method = tiny_data(), FedPACPlus(**{**OFF, "momentum": 0.5})
+    data, method = tiny_data(), FedPACPlus(**{**OFF, "momentum": 0.5, "warmup": 0})
     one, two = (run_federation(method, data=data, rounds=rounds) for rounds in (1, 2))
     plain = run_federation(FedPAC(), data=data, rounds=1)
     for name, tensor in plain.server.weights("w").items():
@@ -44,7 +44,7 @@ def test_momentum_carries_the_body_on_and_nothing_else():
 def test_its_momentum_can_warm_up():
     """In the second of two rounds of warm-up there is half of it."""
     warmed = run_federation(FedPACPlus(momentum=0.8, warmup=2), rounds=2)
-    half = run_federation(FedPACPlus(momentum=0.4), rounds=2)
+    half = run_federation(FedPACPlus(momentum=0.4, warmup=0), rounds=2)
     assert_equal(warmed.server.weights("w"), half.server.weights("w"))
 
 
@@ -56,6 +56,19 @@ def test_the_rate_is_of_the_body_alone():
     twice = FedPAC().local(visit(fast, data, 1, 3), down)  # the head has a rate of its own
     assert_equal(ours.weights("w"), twice.weights("w"))
     assert_equal(ours.weights("head"), twice.weights("head"))
+
+
+def test_the_alignment_grows_in_proportion_to_the_rounds():
+    """From lam in the first round to `growth` times as much, where it stays; a visit then is FedPAC's with that lam."""
+    data = tiny_data()
+    task = tiny_task(len(data))
+    method = FedPACPlus(**{**OFF, "growth": 5.0, "growth_rounds": 8}, lam=0.5)
+    strengths = [method.alignment_strength(visit(task, data, 0, t)) for t in (1, 2, 5, 9, 10, 1000)]
+    assert strengths == pytest.approx([0.5, 0.75, 1.5, 2.5, 2.5, 2.5])
+    down = FedPAC().send(run_federation(FedPAC(), data=data).server, 1)
+    ours, theirs = (m.local(visit(task, data, 1, 5), down) for m in (method, FedPAC(lam=1.5)))
+    assert_equal(ours.weights("w"), theirs.weights("w"))
+    assert FedPACPlus(lam=0.0).alignment_strength(visit(task, data, 0, 50)) == 0
 
 
 def test_few_steps_weaken_control_variates_in_proportion():

@@ -101,12 +101,16 @@ class FedPAC(FedRep):
         return feature_statistics(z, client.train_set[1], client.classes, covariance=whole).to_tensors()
 
     def body_loss(self, client: Client, down: Message, z: Tensor) -> Loss:
-        if not self.alignment or self.lam == 0 or "centroids" not in down:
+        lam = self.alignment_strength(client)
+        if not self.alignment or lam == 0 or "centroids" not in down:
             return cross_entropy
         sent = down.weights("centroids")
         shared = centroids_of_sums(**sent) if self.summed_centroids else Centroids.from_tensors(sent)
         own = local_centroids(z, client.train_set[1], client.classes)  # for a class nobody has sent yet
-        return aligned_cross_entropy(self.lam, alignment_targets(shared, own))
+        return aligned_cross_entropy(lam, alignment_targets(shared, own))
+
+    def alignment_strength(self, client: Client) -> float:
+        return self.lam
 
     def replies(self, server: Server, client: int, down: Message) -> Description:
         task = server.task

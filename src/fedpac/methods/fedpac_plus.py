@@ -26,12 +26,15 @@ class FedPACPlus(FedPAC):
     client:  the body trains at `rate` times the recipe's learning rate
              with g + s (h - h_i) for every gradient g; h_i <- the mean of the round's g, h <- their mean
              s = min(1, K / full_control), with K the client's steps in the round
+             lambda grows in proportion to the rounds, to `growth` times what it was, in `growth_rounds` rounds
              mu_i, V_i, c_i and the head see augmented images, where training does
 
     Averaging m clients divides the noise of their steps by m, so the body bears larger ones, and directions that rounds
-    agree on add up. Control variates (SCAFFOLD) take out what pulls a body towards its own client's classes. Features
-    of images that the body knows by heart are too tidy to fit a head on. With momentum = 0, rate = 1, control = false
-    and augmented = false it is FedPAC, bit for bit. A `server.optimizer` takes the place of the momentum.
+    agree on add up. Control variates (SCAFFOLD) take out what pulls a body towards its own client's classes. The
+    alignment grows, since the centroids of an untrained body are poor targets, while one that knows its own images by
+    heart has nothing else left to learn from. Features of such images are too tidy to fit a head on. With momentum = 0,
+    rate = 1, control = false, growth = 1 and augmented = false it is FedPAC, bit for bit. A `server.optimizer` takes
+    the place of the momentum.
 
     Where clients take few steps, h_i feeds itself: g answers to the correction, and becomes the next one. With s = 1
     and ten steps a round, training diverged; with s = 1/2 such an echo dies out.
@@ -40,10 +43,12 @@ class FedPACPlus(FedPAC):
     name: ClassVar[str] = "fedpac-plus"
     title: ClassVar[str] = "FedPAC+"
     encryptable_with: ClassVar[str] = "method.momentum = 0 and method.control = false"
-    younger: ClassVar[Mapping[str, object]] = {**FedPAC.younger, "control": False, "full_control": 20, "warmup": 0}
+    younger: ClassVar[Mapping[str, object]] = {
+        **FedPAC.younger, "control": False, "full_control": 20, "warmup": 0, "growth": 1.0, "growth_rounds": 100,
+    }  # fmt: skip
 
     momentum: Annotated[float, Field(ge=0, lt=1, description="server momentum of the body")] = 0.5
-    warmup: Annotated[int, Field(ge=0, description="rounds over which the momentum grows from zero")] = 0
+    warmup: Annotated[int, Field(ge=0, description="rounds over which the momentum grows from zero")] = 10
     rate: Annotated[
         float, Field(gt=0, le=100, description="learning rate of the body, as a multiple of training.lr")
     ] = 2.0
@@ -51,6 +56,10 @@ class FedPACPlus(FedPAC):
     full_control: Annotated[
         int, Field(ge=1, description="local steps a round from which control variates have their full strength")
     ] = 20
+    growth: Annotated[
+        float, Field(ge=1, le=1e6, description="how many times stronger the alignment is after growth_rounds")
+    ] = 5.0
+    growth_rounds: Annotated[int, Field(ge=1, description="rounds over which the alignment grows")] = 100
     augmented: Annotated[bool, Field(description="statistics, head and centroids from augmented images")] = True
 
     def optimizer(self) -> Optimizer | None:
@@ -58,6 +67,9 @@ class FedPACPlus(FedPAC):
 
     def body_lr(self, client: Client) -> float:
         return self.rate * client.recipe.lr
+
+    def alignment_strength(self, client: Client) -> float:
+        return self.lam * (1 + (self.growth - 1) * min(1.0, (client.round - 1) / self.growth_rounds))
 
     def setup(self, server: Server) -> None:
         super().setup(server)
