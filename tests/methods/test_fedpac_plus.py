@@ -1,4 +1,4 @@
-"""FedPAC+ against FedPAC: each of its five changes alone, and none of them."""
+"""FedPAC+ against FedPAC: each of its changes alone, and none of them."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from fedpac.methods.fedpac_plus import FedPACPlus
 from fedpac.optimizers import Optimizer
 from helpers import Finished, assert_close, assert_equal, run_federation, tiny_data, tiny_images, tiny_task, visit
 
-OFF = {"momentum": 0.0, "rate": 1.0, "control": False, "growth": 1.0, "augmented": False}
+OFF = {"momentum": 0.0, "rate": 1.0, "falls_from": 0, "control": False, "growth": 1.0, "augmented": False}
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])
@@ -56,6 +56,16 @@ def test_the_rate_is_of_the_body_alone():
     twice = FedPAC().local(visit(fast, data, 1, 3), down)  # the head has a rate of its own
     assert_equal(ours.weights("w"), twice.weights("w"))
     assert_equal(ours.weights("head"), twice.weights("head"))
+
+
+def test_the_rate_falls_as_one_over_the_round():
+    task, data = tiny_task(4), tiny_data()
+    lr = task.recipe.lr
+    falling, steady = FedPACPlus(rate=3.0, falls_from=50), FedPACPlus(rate=3.0, falls_from=0)
+    for t, part in ((1, 1.0), (50, 1.0), (60, 50 / 60), (100, 0.5), (1000, 0.05)):
+        client = visit(task, data, 0, t)
+        assert falling.body_lr(client) == pytest.approx(3 * lr * part)
+        assert steady.body_lr(client) == 3 * lr
 
 
 def test_the_alignment_grows_in_proportion_to_the_rounds():

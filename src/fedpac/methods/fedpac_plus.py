@@ -23,7 +23,7 @@ class FedPACPlus(FedPAC):
     """FedPAC with larger steps of the shared body, corrected for client drift, and statistics of augmented images.
 
     server:  v <- momentum v + (sum_i n_i/n theta_i - theta)      theta <- theta + v       in place of eq. (f_agg)
-    client:  the body trains at `rate` times the recipe's learning rate
+    client:  the body trains at `rate` times the recipe's learning rate, from round `falls_from` on falling as 1/round,
              with g + s (h - h_i) for every gradient g; h_i <- the mean of the round's g, h <- their mean
              s = min(1, K / full_control), with K the client's steps in the round
              lambda grows in proportion to the rounds, to `growth` times what it was, in `growth_rounds` rounds
@@ -32,9 +32,9 @@ class FedPACPlus(FedPAC):
     Averaging m clients divides the noise of their steps by m, so the body bears larger ones, and directions that rounds
     agree on add up. Control variates (SCAFFOLD) take out what pulls a body towards its own client's classes. The
     alignment grows, since the centroids of an untrained body are poor targets, while one that knows its own images by
-    heart has nothing else left to learn from. Features of such images are too tidy to fit a head on. With momentum = 0,
-    rate = 1, control = false, growth = 1 and augmented = false it is FedPAC, bit for bit. A `server.optimizer` takes
-    the place of the momentum.
+    heart has nothing else left to learn from. By then, large steps only carry it about. Features of such images are too
+    tidy to fit a head on. With momentum = 0, rate = 1, falls_from = 0, control = false, growth = 1 and augmented =
+    false it is FedPAC, bit for bit. A `server.optimizer` takes the place of the momentum.
 
     Where clients take few steps, h_i feeds itself: g answers to the correction, and becomes the next one. With s = 1
     and ten steps a round, training diverged; with s = 1/2 such an echo dies out.
@@ -45,6 +45,7 @@ class FedPACPlus(FedPAC):
     encryptable_with: ClassVar[str] = "method.momentum = 0 and method.control = false"
     younger: ClassVar[Mapping[str, object]] = {
         **FedPAC.younger, "control": False, "full_control": 20, "warmup": 0, "growth": 1.0, "growth_rounds": 100,
+        "falls_from": 0,
     }  # fmt: skip
 
     momentum: Annotated[float, Field(ge=0, lt=1, description="server momentum of the body")] = 0.5
@@ -52,6 +53,9 @@ class FedPACPlus(FedPAC):
     rate: Annotated[
         float, Field(gt=0, le=100, description="learning rate of the body, as a multiple of training.lr")
     ] = 2.0
+    falls_from: Annotated[
+        int, Field(ge=0, description="round from which that rate falls as 1/round; 0: it stays what it is")
+    ] = 50
     control: Annotated[bool, Field(description="control variates against the drift of the body")] = True
     full_control: Annotated[
         int, Field(ge=1, description="local steps a round from which control variates have their full strength")
@@ -66,7 +70,8 @@ class FedPACPlus(FedPAC):
         return Optimizer(momentum=self.momentum, warmup=self.warmup) if self.momentum else None
 
     def body_lr(self, client: Client) -> float:
-        return self.rate * client.recipe.lr
+        fall = max(1.0, client.round / self.falls_from) if self.falls_from else 1.0
+        return self.rate * client.recipe.lr / fall
 
     def alignment_strength(self, client: Client) -> float:
         return self.lam * (1 + (self.growth - 1) * min(1.0, (client.round - 1) / self.growth_rounds))
