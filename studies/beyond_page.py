@@ -42,10 +42,11 @@ PARTS = {
     "fedpac-momentum": "server momentum alone",
     "fedpac-rate": "twice the body's rate alone",
     "fedpac-control": "control variates alone",
-    "fedpac-plus-uncontrolled": "all but control variates",
+    "fedpac-growth": "growing alignment alone",
+    "fedpac-plus-uncontrolled": "momentum and rate, both steady",
+    "fedpac-plus-steady": "and control variates",
+    "fedpac-plus-full": "and control variates at full strength",
     "fedpac-plus": "all: FedPAC+",
-    "fedpac-plus-full": "all, control variates at full strength",
-    "fedpac-plus-warmup": "all, with a momentum warm-up of 10 rounds",
 }
 
 
@@ -174,6 +175,17 @@ def trials() -> str:
     return written(["trial", "what it adds", *(f"round {t}" for t in rounds)], rows)
 
 
+def late(setting: str) -> str:
+    """What became of late rounds on a seed that no table reports."""
+    rounds = (20, 50, 80, 100, 120, 150, 180, LAST)
+    rows = [
+        [trial["trial"], *(f"{float(value):.2f}" if (value := trial[f"round {t}"]) else "" for t in rounds)]
+        for trial in records("late-rounds")
+        if trial["setting"] == setting
+    ]
+    return written(["", *(f"round {t}" for t in rounds)], rows)
+
+
 def fair(setting: str) -> str:
     """The last round of every method that has come that far, best first."""
     table, folder = shipped()["fair"], setting.replace(",", "-")
@@ -218,6 +230,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "first_rounds": first_rounds,
     "trials": trials,
     "changes": changes,
+    "late_few": partial(late, "few"),
+    "late_many": partial(late, "many"),
     "chosen": partial(chosen, "fair-settings"),
     "chosen_cifar10": partial(chosen, "fair-settings-cifar10"),
     "fair": partial(fair, "fashion-mnist,20,n100"),

@@ -27,7 +27,7 @@ def length(weights: Weights) -> float:
 def lengths(full_control: int) -> list[tuple[int, float, float]]:
     """(round, of h, the mean of h_i) until training diverges."""
     config = make_config({
-        "method": {"name": "fedpac-plus", "full_control": full_control},
+        "method": {"name": "fedpac-plus", "full_control": full_control, "growth": 1.0, "warmup": 0, "falls_from": 0},
         "data": {"dataset": "cifar10", "clients": 20, "samples": 100, "test_samples": 300},
         "run": {"seed": SEED, "rounds": 2 * ROUNDS, "evaluate_every": 2 * ROUNDS},
     })  # fmt: skip

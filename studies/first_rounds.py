@@ -1,4 +1,4 @@
-"""Why is FedPAC+ behind FedPAC in round 5 with 100 samples a client? One of its changes left out at a time.
+"""What the warm-up of FedPAC+'s momentum is for: the first rounds with 100 samples a client, with and without it.
 
     python -m studies.first_rounds results/first-rounds.csv [MOST]
 
@@ -23,17 +23,17 @@ SEEDS, ROUNDS = (10, 11, 12), 12
 TRIALS: dict[str, dict[str, Any]] = {
     "FedPAC": {"name": "fedpac"},
     "FedPAC+": {"name": "fedpac-plus"},
+    "without a warm-up": {"name": "fedpac-plus", "warmup": 0},
     "without momentum": {"name": "fedpac-plus", "momentum": 0.0},
-    "without the higher rate": {"name": "fedpac-plus", "rate": 1.0},
-    "without control variates": {"name": "fedpac-plus", "control": False},
-    "momentum warm-up of 10 rounds": {"name": "fedpac-plus", "warmup": 10},
+    "without a warm-up, without the higher rate": {"name": "fedpac-plus", "warmup": 0, "rate": 1.0},
+    "without a warm-up, without control variates": {"name": "fedpac-plus", "warmup": 0, "control": False},
 }
 
 
 def received(cell: tuple[str, int]) -> list[float]:
     trial, seed = cell
     config = {
-        "method": TRIALS[trial],
+        "method": TRIALS[trial.strip('"')],
         "data": {"dataset": "fashion-mnist", "clients": 20, "samples": 100},
         "run": {"rounds": ROUNDS, "seed": seed, "evaluate_every": 1, "engine": "serial"},
     }
@@ -44,7 +44,7 @@ def received(cell: tuple[str, int]) -> list[float]:
 
 
 if __name__ == "__main__":
-    cells = [(trial, seed) for trial in TRIALS for seed in SEEDS]
+    cells = [(f'"{trial}"', seed) for trial in TRIALS for seed in SEEDS]
     most = int(sys.argv[2]) if len(sys.argv) > 2 else len(cells)
     columns = ("trial", "seed", *(f"round {t}" for t in range(1, ROUNDS + 1)))
     fill(Path(sys.argv[1]), columns, cells, received, most, "seeds 10 to 12")
