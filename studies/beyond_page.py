@@ -26,7 +26,7 @@ from fedpac.tables.spec import shipped
 ROOT = Path(__file__).parent.parent
 PAGE, RESULTS = ROOT / "docs" / "beyond.md", ROOT / "results"
 MARKS = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-PLUS, PLAIN, LAST = "fedpac-plus", "fedpac", 200
+PLUS, STEADY, PLAIN, LAST = "fedpac-plus", "fedpac-plus-steady", "fedpac", 200
 SETTINGS = {
     "cifar10-20": "CIFAR-10",
     "fashion-mnist-20": "Fashion-MNIST",
@@ -97,17 +97,66 @@ def spread(values: Sequence[float]) -> str:
     return f"{np.mean(values):.2f}" + (f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else "")
 
 
+def shown(setting: str) -> tuple[str, str]:
+    """The row of FedPAC+ and the setting's title: the earlier version where this one has not been run."""
+    row = PLUS if means(setting, PLUS, LAST) else STEADY
+    return row, SETTINGS[setting] + (", steady" if row == STEADY else "")
+
+
+def overview() -> str:
+    """How FedPAC+ stands beside FedPAC, a line for each setting: the mean over the seeds that both have."""
+    rows = []
+    for setting in SETTINGS:
+        row, title = shown(setting)
+        lead = gap(setting, row, LAST, PLAIN, LAST)
+        if lead is None:
+            continue
+        ours, theirs = (np.mean(means(setting, name, LAST)) for name in (row, PLAIN))
+        ahead = leads(setting, row)
+        reached = min(t for t in ahead if np.mean(means(setting, row, t)) >= theirs)
+        behind = [gain for gain in ahead.values() if gain < 0]
+        losses = f"{len(behind)} of {len(ahead)}" + (f", by {-min(behind):.2f} at most" if behind else "")
+        after = gap(setting, row, LAST, PLAIN, LAST, "personal", "personal")
+        rows.append([
+            title, str(lead[2]), f"{theirs:.2f}", str(reached), f"{ours:.2f}", signed(lead), losses, signed(after)
+        ])  # fmt: skip
+    columns = [
+        "", "seeds", "FedPAC, round 200", "FedPAC+ has that in round", "FedPAC+, round 200", "lead",
+        "evaluated rounds behind", "lead after local training",
+    ]  # fmt: skip
+    return written(columns, rows)
+
+
+def leads(setting: str, row: str = PLUS) -> dict[int, float]:
+    """How far it is ahead of FedPAC in each evaluated round."""
+    ours, theirs = (next(iter(runs(setting, name).values())).accuracy["received"] for name in (row, PLAIN))
+    return {t: found[0] for t in sorted(ours.keys() & theirs.keys()) if (found := gap(setting, row, t, PLAIN, t))}
+
+
 def progress() -> str:
     """FedPAC+ and FedPAC, round by round."""
     rows = []
-    for setting, title in SETTINGS.items():
+    for setting in SETTINGS:
+        row, title = shown(setting)
         for t in SHOWN:
-            ahead, final = gap(setting, PLUS, t, PLAIN, t), gap(setting, PLUS, t, PLAIN, LAST)
+            ahead, final = gap(setting, row, t, PLAIN, t), gap(setting, row, t, PLAIN, LAST)
             if ahead is not None:
-                values = means(setting, PLUS, t)
+                values = means(setting, row, t)
                 rows.append([title, str(ahead[2]), str(t), spread(values), signed(ahead), signed(final)])
     columns = ["", "seeds", "round", "FedPAC+", "minus FedPAC in the same round", "minus FedPAC in round 200"]
     return written(columns, rows)
+
+
+def versions() -> str:
+    """FedPAC+ beside its steady version, where both have been run to the end."""
+    rows = []
+    for setting, title in SETTINGS.items():
+        if gap(setting, PLUS, LAST, STEADY, LAST) is None:
+            continue
+        cells = [signed(gap(setting, PLUS, t, STEADY, t)) for t in SHOWN]
+        after = signed(gap(setting, PLUS, LAST, STEADY, LAST, "personal", "personal"))
+        rows.append([title, str(len(means(setting, PLUS, LAST))), *cells, after])
+    return written(["", "seeds", *(f"round {t}" for t in SHOWN), f"round {LAST}, after local training"], rows)
 
 
 def parts() -> str:
@@ -225,7 +274,9 @@ def chosen(study: str) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "overview": overview,
     "progress": progress,
+    "versions": versions,
     "parts": parts,
     "first_rounds": first_rounds,
     "trials": trials,
@@ -247,15 +298,13 @@ TABLES: dict[str, Callable[[], str]] = {
 
 def curves() -> Figure:
     """Both methods over rounds: the mean over seeds, and from the lowest to the highest seed."""
-    shown = {
-        setting: title for setting, title in SETTINGS.items() if runs(setting, PLUS) and means(setting, PLAIN, LAST)
-    }
-    lines = -(-len(shown) // COLUMNS)
+    there = {setting: shown(setting) for setting in SETTINGS if gap(setting, shown(setting)[0], LAST, PLAIN, LAST)}
+    lines = -(-len(there) // COLUMNS)
     drawn, axes = plt.subplots(lines, COLUMNS, figsize=(4.4 * COLUMNS, 3.6 * lines), squeeze=False)
-    for axis in axes.flat[len(shown) :]:
+    for axis in axes.flat[len(there) :]:
         axis.set_axis_off()
-    for axis, (setting, title) in zip(axes.flat, shown.items(), strict=False):
-        for row, name, colour, marker in zip((PLUS, PLAIN), ("FedPAC+", "FedPAC"), COLOURS, MARKERS, strict=False):
+    for axis, (setting, (plus, title)) in zip(axes.flat, there.items(), strict=False):
+        for row, name, colour, marker in zip((plus, PLAIN), ("FedPAC+", "FedPAC"), COLOURS, MARKERS, strict=False):
             seeds = [run.accuracy["received"] for run in runs(setting, row).values()]
             if not seeds:
                 continue
