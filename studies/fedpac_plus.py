@@ -30,6 +30,7 @@ from fedpac.training import Correction, controlled, flatten, steps_per_epoch
 
 SEED = 10
 WARM_UP = "and ten rounds in which momentum grows from zero"
+STEADY = {"growth": 1.0, "warmup": 0, "falls_from": 0}  # as FedPAC+ was at the time
 FULL = {"full_control": 1}  # at any number of steps
 SWITCHES, GUESSED, PLUS = "fedpac_plus:Switches", "fedpac_plus:Guessed", "fedpac-plus"
 
@@ -62,25 +63,23 @@ TRIALS = [
         Trial(
             f"{'control' if control else 'no control'}, {samples} samples",
             "and control variates of the body" if control else "momentum, rate and augmented statistics",
-            {"name": PLUS, "control": control}, {}, 100, samples, 900,
+            {"name": PLUS, **STEADY, "control": control}, {}, 100, samples, 900,
         )
         for samples in (200, 600) for control in (False, True)
     ),
     *(
-        Trial(f"{name}, 100 samples", change, {"name": PLUS, **method}, {}, rounds, 100)
+        Trial(f"{name}, 100 samples", change, {"name": PLUS, **STEADY, **method}, {}, rounds, 100)
         for name, change, method, rounds in (
             ("no control", "momentum, rate and augmented statistics", {"control": False}, 100),
             ("no control, warm-up", WARM_UP, {"control": False, "warmup": 10}, 40),
             ("control", "momentum, rate, augmented statistics and control variates", FULL, 40),
             ("control, warm-up", WARM_UP, {**FULL, "warmup": 10}, 40),
-            ("control by five sixths", "control variates at five sixths of their strength", {"full_control": 12}, 100),
-            ("control by half", "control variates at half their strength, the default since", {}, 100),
         )
     ),
     Trial(
         "guessed control, 200 samples",
         "and control variates that clients guess from the bodies they receive, without a byte more",
-        {"name": GUESSED, "control": False}, {}, 100, 200, 900,
+        {"name": GUESSED, **STEADY, "control": False}, {}, 100, 200, 900,
     ),
 ]  # fmt: skip
 

@@ -3,7 +3,7 @@
     python -m studies.late_rounds results/late-rounds.csv runs/late [MOST]
 
 20 clients, 200 rounds, seed 10: the accuracy of the received models every tenth round, the mean over clients; empty
-from where training diverged. Started again, it goes on with the trials that are missing. Two to eight minutes each.
+from where training diverged. Started again, it goes on with the trials that are missing. Two to twenty minutes each.
 """
 
 import math
@@ -30,7 +30,7 @@ SEED, ROUNDS, EVERY = 10, 200, 10
 SETTINGS = {"few": ("cifar10", 100), "many": ("fashion-mnist", 600)}
 STEADY = {"growth": 1.0, "warmup": 0, "falls_from": 0}
 VARIANT = "studies.late_rounds:Variant"
-FALLS_AT_ONCE = {"name": VARIANT, "growth": 4.98, "growth_rounds": 199, "half": 50}
+SLOWER = {"name": VARIANT, "growth": 4.98, "growth_rounds": 199, "half": 50}
 
 TRIALS: dict[tuple[str, str], dict[str, Any]] = {
     ("few", "FedPAC"): {"name": "fedpac"},
@@ -41,14 +41,14 @@ TRIALS: dict[tuple[str, str], dict[str, Any]] = {
     ("few", "steady, lambda 5"): {"name": "fedpac-plus", **STEADY, "lam": 5.0},
     ("few", "steady, lambda 10"): {"name": "fedpac-plus", **STEADY, "lam": 10.0},
     ("few", "growing alignment"): {"name": "fedpac-plus", "falls_from": 0},
-    ("few", "growing alignment, rate falls from the start"): FALLS_AT_ONCE,
+    ("few", "alignment grows half as fast, rate falls from the start"): SLOWER,
     ("few", "growing alignment, rate falls from round 50 on"): {"name": "fedpac-plus"},
     ("many", "steady"): {"name": "fedpac-plus", **STEADY},
     ("many", "warm-up, lambda 3"): {"name": "fedpac-plus", **STEADY, "warmup": 10, "lam": 3.0},
     ("many", "warm-up, rate falls to zero"): {"name": VARIANT, **STEADY, "warmup": 10, "cosine": True},
     ("many", "warm-up, rate falls from the start"): {"name": VARIANT, **STEADY, "warmup": 10, "half": 100},
     ("many", "growing alignment"): {"name": "fedpac-plus", "falls_from": 0},
-    ("many", "growing alignment, rate falls from the start"): FALLS_AT_ONCE,
+    ("many", "alignment grows half as fast, rate falls from the start"): SLOWER,
     ("many", "growing alignment, rate falls from round 50 on"): {"name": "fedpac-plus"},
 }  # fmt: skip
 

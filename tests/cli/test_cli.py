@@ -96,10 +96,11 @@ def test_run_resume_compare(fedpac, tmp_path):
     assert text.startswith("method,title,dataset")
 
 
-def test_momentum_that_warms_up_from_the_command_line(fedpac, tmp_path):
+def test_what_changes_over_the_rounds_from_the_command_line(fedpac, tmp_path):
     """The paper's network, for FedPAC+ and for a method with a server optimizer; a resumed run is the whole one."""
+    turns = ("method.warmup=10", "method.falls_from=2", "method.growth=3", "method.growth_rounds=2")
     for name, *flags in (
-        ("fedpac-plus", "--set", "method.warmup=10"),
+        ("fedpac-plus", *(word for setting in turns for word in ("--set", setting))),
         ("ditto", "--set", "server.optimizer=momentum", "--set", "server.warmup=10"),
     ):
         run = ["run", "--method", name, "--dataset", "digits", "--clients", 4, "--no-figures", *flags]
@@ -111,6 +112,10 @@ def test_momentum_that_warms_up_from_the_command_line(fedpac, tmp_path):
         last = [[line for line in file.read_text().splitlines() if line.startswith("3,")] for file in (whole, begun)]
         assert last[0] == last[1] != []
     assert "server.warmup needs" in fedpac("run", "--dataset", "digits", "--set", "server.warmup=3")[2]
+    code, _, err = fedpac("run", "--method", "fedpac-plus", "--dataset", "digits", "--set", "method.growth=0.5")
+    assert code == 1
+    assert "growth" in err
+    assert "greater than or equal to 1" in err
 
 
 def test_flags_override_the_file(fedpac, tmp_path):

@@ -59,16 +59,21 @@ def test_the_rate_is_of_the_body_alone():
 
 
 def test_the_rate_falls_as_one_over_the_round():
-    task, data = tiny_task(4), tiny_data()
+    data = tiny_data()
+    task = tiny_task(len(data))
     lr = task.recipe.lr
     falling, steady = FedPACPlus(rate=3.0, falls_from=50), FedPACPlus(rate=3.0, falls_from=0)
     for t, part in ((1, 1.0), (50, 1.0), (60, 50 / 60), (100, 0.5), (1000, 0.05)):
         client = visit(task, data, 0, t)
         assert falling.body_lr(client) == pytest.approx(3 * lr * part)
         assert steady.body_lr(client) == 3 * lr
+    down = FedPAC().send(run_federation(FedPAC(), data=data).server, 1)
+    method = FedPACPlus(**{**OFF, "rate": 2.0, "falls_from": 50})
+    ours, theirs = (m.local(visit(task, data, 1, 100), down) for m in (method, FedPAC()))
+    assert_equal(ours.weights("w"), theirs.weights("w"))
 
 
-def test_the_alignment_grows_in_proportion_to_the_rounds():
+def test_the_alignment_grows_linearly_over_the_rounds():
     """From lam in the first round to `growth` times as much, where it stays; a visit then is FedPAC's with that lam."""
     data = tiny_data()
     task = tiny_task(len(data))
@@ -169,6 +174,13 @@ def test_a_run_from_before_control_variates_is_one_without_them():
     with_key, without = (make_config({"method": {"name": "fedpac-plus", "control": c}}) for c in (True, False))
     assert "control" not in without.identity()["method"]
     assert with_key.identity()["method"]["control"] is True
+
+
+def test_a_run_from_before_anything_changed_over_the_rounds_is_one_of_the_steady_version():
+    steady = {"name": "fedpac-plus", "growth": 1, "warmup": 0, "falls_from": 0}
+    old, now = (make_config({"method": method}).identity()["method"] for method in (steady, "fedpac-plus"))
+    assert not old.keys() & {"growth", "growth_rounds", "warmup", "falls_from", "full_control"}
+    assert (now["growth"], now["warmup"], now["falls_from"]) == (5.0, 10, 50)
 
 
 def test_differential_privacy_asks_for_no_control_variates():

@@ -1,4 +1,4 @@
-"""FedPAC+: FedPAC in half the rounds."""
+"""FedPAC+: FedPAC in fewer rounds."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -26,18 +26,18 @@ class FedPACPlus(FedPAC):
     client:  the body trains at `rate` times the recipe's learning rate, from round `falls_from` on falling as 1/round,
              with g + s (h - h_i) for every gradient g; h_i <- the mean of the round's g, h <- their mean
              s = min(1, K / full_control), with K the client's steps in the round
-             lambda grows in proportion to the rounds, to `growth` times what it was, in `growth_rounds` rounds
+             lambda grows linearly over `growth_rounds` rounds, to `growth` times what it was
              mu_i, V_i, c_i and the head see augmented images, where training does
 
     Averaging m clients divides the noise of their steps by m, so the body bears larger ones, and directions that rounds
     agree on add up. Control variates (SCAFFOLD) take out what pulls a body towards its own client's classes. The
-    alignment grows, since the centroids of an untrained body are poor targets, while one that knows its own images by
-    heart has nothing else left to learn from. By then, large steps only carry it about. Features of such images are too
-    tidy to fit a head on. With momentum = 0, rate = 1, falls_from = 0, control = false, growth = 1 and augmented =
-    false it is FedPAC, bit for bit. A `server.optimizer` takes the place of the momentum.
+    alignment grows: centroids of an untrained body are poor targets, but a body that knows its own images by heart has
+    nothing else left to learn from. Once it has settled, large steps only make it wander. Features of images known by
+    heart are too tidy to fit a head on. With momentum = 0, rate = 1, falls_from = 0, control = false, growth = 1 and
+    augmented = false it is FedPAC, bit for bit. A `server.optimizer` takes the place of the momentum and its warm-up.
 
     Where clients take few steps, h_i feeds itself: g answers to the correction, and becomes the next one. With s = 1
-    and ten steps a round, training diverged; with s = 1/2 such an echo dies out.
+    and ten steps a round, training diverged; with s = 1/2 it did not.
     """
 
     name: ClassVar[str] = "fedpac-plus"
@@ -54,7 +54,7 @@ class FedPACPlus(FedPAC):
         float, Field(gt=0, le=100, description="learning rate of the body, as a multiple of training.lr")
     ] = 2.0
     falls_from: Annotated[
-        int, Field(ge=0, description="round from which that rate falls as 1/round; 0: it stays what it is")
+        int, Field(ge=0, description="round from which that rate falls as 1/round, on top of a schedule; 0: never")
     ] = 50
     control: Annotated[bool, Field(description="control variates against the drift of the body")] = True
     full_control: Annotated[
