@@ -107,6 +107,9 @@ def test_where_fedpac_is_not_the_best_choice_is_measured() -> None:
     assert f"Ditto ({final(many, 'ditto', 'personal', 100)}) and FedALA ({final(many, 'fedala', last=100)})" in text
     scarce = "cifar10-20-n100"
     assert f"until round 60 ({final(scarce, 'pfedfda', last=60)} and {final(scarce, 'fedpac', last=60)})" in text
+    behind = beyond_page.signed(beyond_page.gap("cifar10-20", "pfedfda", 200, "fedpac", 200)).removeprefix("-")
+    tuned = final("cifar10-20", "pfedfda", "personal")
+    assert f"it is {behind} points behind FedPAC as received, and after local training it has {tuned}." in text
     private = {(row["method"], row["budget"]): row["percent"] for row in beyond_page.records("epsilon")}
     assert f"FedAvg-FT has {private['fedavg-ft', '3']} and FedPAC {private['fedpac', '3']}" in text
     assert f"({private['fedavg-ft', '10']} and {private['fedpac', '10']})" in text
