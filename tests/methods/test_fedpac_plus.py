@@ -58,18 +58,36 @@ def test_the_rate_is_of_the_body_alone():
     assert_equal(ours.weights("head"), twice.weights("head"))
 
 
-def test_the_rate_falls_as_one_over_the_round():
+def returning(task, data, i, turn):
+    """A visit of a client that takes part for the so-manieth time, twice as many rounds into the run."""
+    client = visit(task, data, i, 2 * turn)
+    client.state["turns"] = turn - 1.0
+    return client
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_clients_count_the_rounds_that_they_take_part_in(participation):
+    done = run_federation(FedPACPlus(), rounds=4, participation=participation)
+    turns = [state.get("turns", 0.0) for state in done.federation.engine.snapshot().values()]
+    took_part = [sum(i in report.chosen for report in done.reports) for i in range(len(turns))]
+    assert turns == took_part
+    assert (min(turns) == 4) == (participation == 1)
+    still = run_federation(FedPACPlus(falls_from=0, growth=1.0), rounds=1)
+    assert not any("turns" in state for state in still.federation.engine.snapshot().values())
+
+
+def test_the_rate_falls_as_one_over_the_clients_round():
     data = tiny_data()
     task = tiny_task(len(data))
     lr = task.recipe.lr
     falling, steady = FedPACPlus(rate=3.0, falls_from=50), FedPACPlus(rate=3.0, falls_from=0)
     for t, part in ((1, 1.0), (50, 1.0), (60, 50 / 60), (100, 0.5), (1000, 0.05)):
-        client = visit(task, data, 0, t)
+        client = returning(task, data, 0, t)
         assert falling.body_lr(client) == pytest.approx(3 * lr * part)
         assert steady.body_lr(client) == 3 * lr
     down = FedPAC().send(run_federation(FedPAC(), data=data).server, 1)
     method = FedPACPlus(**{**OFF, "rate": 2.0, "falls_from": 50})
-    ours, theirs = (m.local(visit(task, data, 1, 100), down) for m in (method, FedPAC()))
+    ours, theirs = (m.local(returning(task, data, 1, 100), down) for m in (method, FedPAC()))
     assert_equal(ours.weights("w"), theirs.weights("w"))
 
 
@@ -78,12 +96,12 @@ def test_the_alignment_grows_linearly_over_the_rounds():
     data = tiny_data()
     task = tiny_task(len(data))
     method = FedPACPlus(**{**OFF, "growth": 5.0, "growth_rounds": 8}, lam=0.5)
-    strengths = [method.alignment_strength(visit(task, data, 0, t)) for t in (1, 2, 5, 9, 10, 1000)]
+    strengths = [method.alignment_strength(returning(task, data, 0, t)) for t in (1, 2, 5, 9, 10, 1000)]
     assert strengths == pytest.approx([0.5, 0.75, 1.5, 2.5, 2.5, 2.5])
     down = FedPAC().send(run_federation(FedPAC(), data=data).server, 1)
-    ours, theirs = (m.local(visit(task, data, 1, 5), down) for m in (method, FedPAC(lam=1.5)))
+    ours, theirs = (m.local(returning(task, data, 1, 5), down) for m in (method, FedPAC(lam=1.5)))
     assert_equal(ours.weights("w"), theirs.weights("w"))
-    assert FedPACPlus(lam=0.0).alignment_strength(visit(task, data, 0, 50)) == 0
+    assert FedPACPlus(lam=0.0).alignment_strength(returning(task, data, 0, 50)) == 0
 
 
 def test_few_steps_weaken_control_variates_in_proportion():

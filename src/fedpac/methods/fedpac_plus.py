@@ -23,11 +23,12 @@ class FedPACPlus(FedPAC):
     """FedPAC with larger steps of the shared body, corrected for client drift, and statistics of augmented images.
 
     server:  v <- momentum v + (sum_i n_i/n theta_i - theta)      theta <- theta + v       in place of eq. (f_agg)
-    client:  the body trains at `rate` times the recipe's learning rate, from round `falls_from` on falling as 1/round,
+    client:  the body trains at `rate` times the recipe's learning rate, falling as 1/t from t = `falls_from` on,
              with g + s (h - h_i) for every gradient g; h_i <- the mean of the round's g, h <- their mean
              s = min(1, K / full_control), with K the client's steps in the round
-             lambda grows linearly over `growth_rounds` rounds, to `growth` times what it was
+             lambda grows linearly to `growth` times what it was, until t = `growth_rounds`
              mu_i, V_i, c_i and the head see augmented images, where training does
+             t counts the rounds that the client has taken part in
 
     Averaging m clients divides the noise of their steps by m, so the body bears larger ones, and directions that rounds
     agree on add up. Control variates (SCAFFOLD) take out what pulls a body towards its own client's classes. The
@@ -54,27 +55,33 @@ class FedPACPlus(FedPAC):
         float, Field(gt=0, le=100, description="learning rate of the body, as a multiple of training.lr")
     ] = 2.0
     falls_from: Annotated[
-        int, Field(ge=0, description="round from which that rate falls as 1/round, on top of a schedule; 0: never")
+        int,
+        Field(ge=0, description="the client's round from which it falls as 1/t, on top of a schedule; 0: never"),
     ] = 50
     control: Annotated[bool, Field(description="control variates against the drift of the body")] = True
     full_control: Annotated[
         int, Field(ge=1, description="local steps a round from which control variates have their full strength")
     ] = 20
-    growth: Annotated[
-        float, Field(ge=1, le=1e6, description="how many times stronger the alignment is after growth_rounds")
-    ] = 5.0
-    growth_rounds: Annotated[int, Field(ge=1, description="rounds over which the alignment grows")] = 100
+    growth: Annotated[float, Field(ge=1, le=1e6, description="how many times stronger the alignment becomes")] = 5.0
+    growth_rounds: Annotated[int, Field(ge=1, description="rounds of a client over which its alignment grows")] = 100
     augmented: Annotated[bool, Field(description="statistics, head and centroids from augmented images")] = True
 
     def optimizer(self) -> Optimizer | None:
         return Optimizer(momentum=self.momentum, warmup=self.warmup) if self.momentum else None
 
     def body_lr(self, client: Client) -> float:
-        fall = max(1.0, client.round / self.falls_from) if self.falls_from else 1.0
+        fall = max(1.0, self.turn(client) / self.falls_from) if self.falls_from else 1.0
         return self.rate * client.recipe.lr / fall
 
     def alignment_strength(self, client: Client) -> float:
-        return self.lam * (1 + (self.growth - 1) * min(1.0, (client.round - 1) / self.growth_rounds))
+        return self.lam * (1 + (self.growth - 1) * min(1.0, (self.turn(client) - 1) / self.growth_rounds))
+
+    @staticmethod
+    def turn(client: Client) -> int:
+        """How many rounds the client has taken part in, this one included: where few do, bodies settle later."""
+        turns = client.state.get("turns", 0.0)
+        assert isinstance(turns, float)
+        return 1 + int(turns)
 
     def setup(self, server: Server) -> None:
         super().setup(server)
@@ -90,8 +97,12 @@ class FedPACPlus(FedPAC):
         return Message(**down, control=server.state["control"]) if "control" in server.state else down
 
     def local(self, client: Client, down: Message, correction: Correction | None = None) -> Message:
-        if "control" not in down:
-            return super().local(client, down, correction)
+        up = self.without_drift(client, down) if "control" in down else super().local(client, down, correction)
+        if self.falls_from or self.growth > 1:
+            client.state["turns"] = float(self.turn(client))
+        return up
+
+    def without_drift(self, client: Client, down: Message) -> Message:
         everybodys = down.weights("control")
         h = flatten(everybodys, client.model, "body")
         drift = controlled(self.strength(client) * (h - client.tensor("control", torch.zeros_like(h))))
