@@ -48,6 +48,12 @@ def test_with_little_data_it_is_ahead_on_every_seed_in_every_round(setting: str)
         assert all(ours > theirs for ours, theirs in zip(*both, strict=True))
 
 
+def test_the_page_says_where_the_steady_version_is_better() -> None:
+    steady, now = (final("cifar10-100", row) for row in ("fedpac-plus-steady", "fedpac-plus"))
+    assert f"Here the steady version ends higher on CIFAR-10 ({steady:.2f})." in text_of("docs/beyond.md")
+    assert steady > now
+
+
 def test_the_page_says_what_is_not_ours() -> None:
     assert f"FedPAC with that alone ends at {final('cifar10-20', 'fedpac-augmented'):.2f}." in text_of("docs/beyond.md")
 
