@@ -59,7 +59,7 @@ def test_the_rate_is_of_the_body_alone():
 
 
 def returning(task, data, i, turn):
-    """A visit of a client that takes part for the so-manieth time, twice as many rounds into the run."""
+    """A visit of a client on its given turn, in a run that has had twice as many rounds."""
     client = visit(task, data, i, 2 * turn)
     client.state["turns"] = turn - 1.0
     return client

@@ -26,7 +26,7 @@ class FedPACPlus(FedPAC):
     client:  the body trains at `rate` times the recipe's learning rate, falling as 1/t from t = `falls_from` on,
              with g + s (h - h_i) for every gradient g; h_i <- the mean of the round's g, h <- their mean
              s = min(1, K / full_control), with K the client's steps in the round
-             lambda grows linearly to `growth` times what it was, until t = `growth_rounds`
+             lambda grows linearly to `growth` times what it was, over `growth_rounds` rounds
              mu_i, V_i, c_i and the head see augmented images, where training does
              t counts the rounds that the client has taken part in
 
@@ -56,7 +56,9 @@ class FedPACPlus(FedPAC):
     ] = 2.0
     falls_from: Annotated[
         int,
-        Field(ge=0, description="the client's round from which it falls as 1/t, on top of a schedule; 0: never"),
+        Field(
+            ge=0, description="the client's round t from which the rate falls as 1/t, whatever the schedule; 0: never"
+        ),
     ] = 50
     control: Annotated[bool, Field(description="control variates against the drift of the body")] = True
     full_control: Annotated[
